@@ -1,0 +1,221 @@
+/*
+ * tutti.h - a pool of KV cache on SSDs that keeps and gives back.
+ *
+ * In reading order. An engine has two sides. Its scheduler process opens the *store* (index, allocation,
+ * eviction, recovery: no data passes here). Its worker processes open a *lane* each (the data path of one rank).
+ * What the store decides travels to the lane as a plan blob, what the lane did travels back as a completion blob:
+ * plain bytes, which the engine carries in its own messages.
+ *
+ *   store                                    lane
+ *   tutti_format (once)
+ *   tutti_store_open, tutti_ns_open          tutti_lane_open, tutti_lane_register
+ *   tutti_keys
+ *   tutti_lookup  -> plan blob ------------> tutti_plan_open(blob, blocks)
+ *                                            tutti_retrieve, or tutti_retrieve_layer per layer
+ *                                            tutti_wait_layer before each layer's compute
+ *   tutti_complete <------ completion blob - tutti_plan_finish
+ *   tutti_reserve -> plan blob ------------> tutti_plan_open, tutti_store_layer after each layer's compute
+ *   tutti_complete <------ completion blob - tutti_plan_finish
+ *
+ * Results: 0; a negative errno; or a positive NVMe status (SCT << 8 | SC). Counts are out-parameters.
+ * tutti_strerror names any of them; tutti_error_message says what, where, why and what to do for the calling
+ * thread's last failure.
+ *
+ * Threads: a store may be used from any threads, calls are serialised inside. A lane is used by one thread at a
+ * time, except tutti_wait_layer and tutti_lane_stats. Different lanes are independent.
+ */
+#ifndef TUTTI_H
+#define TUTTI_H
+
+#include <tutti/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TUTTI_VERSION_MAJOR 0
+#define TUTTI_VERSION_MINOR 1
+#define TUTTI_VERSION_PATCH 0
+
+struct tutti_store;
+struct tutti_ns;
+struct tutti_lane;
+struct tutti_plan;
+
+/* ---- 1. words ---- */
+
+/* "0.1.0", of the library that runs. */
+const char *tutti_version(void);
+/* A name for any result of this library. Static; never NULL. */
+const char *tutti_strerror(int result);
+/* What went wrong in the calling thread's last failing call, where, why and what to do. Valid until its next call. */
+const char *tutti_error_message(void);
+/* Receives warnings (level 1) and notes (level 2). Default: none. fn NULL: none. Set before any other call. */
+void tutti_set_log(void (*fn)(void *arg, int level, const char *message), void *arg);
+
+/* ---- 2. identity ---- */
+
+/*
+ * Merges segments that touch in memory; writes the number and size of objects of a (block, layer) and the fingerprint
+ * of their order into spec (objects_per_layer, object_bytes, layout, layers). Does not look at the memory.
+ * -EINVAL: zero, overflowing or overlapping strides.
+ */
+int tutti_kv_layout_objects(const struct tutti_kv_layout *layout, struct tutti_ns_spec *spec);
+
+/* Digest of the namespace's canonical record. -EINVAL: a field is unset or too long; the message names it. */
+int tutti_ns_digest(const struct tutti_ns_spec *spec, struct tutti_key *digest);
+
+/*
+ * Keys of n_blocks consecutive whole blocks: tokens has n_blocks * block_tokens ids. parent: key of the block before
+ * the first, NULL or zeros at the start. extra: NULL, or one per block. The same in every process. No allocation.
+ * -EINVAL: block_tokens 0.
+ */
+int tutti_keys(const struct tutti_key *ns_digest, const struct tutti_key *parent, const uint32_t *tokens,
+               uint32_t block_tokens, const struct tutti_extra *extra, size_t n_blocks, struct tutti_key *keys);
+
+/* ---- 3. the pool ---- */
+
+/*
+ * Creates a pool. Reserves opts->bytes in full; the pool never grows past it. Files are created with mode 0600.
+ * -EEXIST: content is there and overwrite is 0 (nothing was touched). -ENOSPC: the space is not there (what was
+ * created is removed). -EBUSY: a store or lane has it open. -EINVAL: too small, bad ranks.
+ */
+int tutti_format(const struct tutti_format_opts *opts);
+
+/*
+ * Opens a pool for its one store. Recovers if it was not closed cleanly: reads all headers, with progress.
+ * -EBUSY: another store has it (named by pid and host), or lanes of an earlier one are still at work. -EBADMSG: no
+ * sound superblock. -EPROTONOSUPPORT: of another version. -ENODEV: a device of the pool is missing or truncated.
+ */
+int tutti_store_open(const struct tutti_store_opts *opts, struct tutti_store **out);
+/* Writes the index checkpoint and closes. Leases and reservations end. The store is freed in every case. */
+int tutti_store_close(struct tutti_store *s);
+/* Makes everything committed so far survive a power loss. Does not block other calls while it flushes. */
+int tutti_store_sync(struct tutti_store *s);
+int tutti_store_info(struct tutti_store *s, struct tutti_pool_info *out);
+
+/*
+ * Opens a namespace, making it on first use. *out is owned by the store and lives as long.
+ * -EINVAL: spec (message names the field), tp_size differs from the pool's ranks, or a slot does not fit a segment.
+ * -ENOSPC: namespace table full. -EBADMSG: the record on disk is not the one of this digest.
+ */
+int tutti_ns_open(struct tutti_store *s, const struct tutti_ns_spec *spec, struct tutti_ns **out);
+/* The i-th namespace of the pool. -ENOENT: no such i. */
+int tutti_ns_at(struct tutti_store *s, uint32_t i, struct tutti_ns **out);
+int tutti_ns_get_info(struct tutti_ns *ns, struct tutti_ns_info *out);
+/* Empties it at once (durably); space comes back as it is needed. -EBUSY: leases or reservations are out. */
+int tutti_ns_clear(struct tutti_ns *ns);
+/* Calls fn for each committed block, in no order, until it returns non-zero (which is returned). fn must not call back. */
+typedef int (*tutti_block_fn)(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth,
+                              uint32_t slot);
+int tutti_ns_each(struct tutti_ns *ns, tutti_block_fn fn, void *arg);
+
+/* ---- 4. decisions: what is there, where to put ---- */
+
+/*
+ * *matched = length of the longest prefix of keys that is committed. If lease is not NULL and *matched > 0, the
+ * prefix is held against eviction until released or expired (expiry_ns from now). keys must be a chain.
+ * Does not touch the disk. -EAGAIN: too many leases.
+ */
+int tutti_lookup(struct tutti_ns *ns, const struct tutti_key *keys, size_t n, uint64_t lease_ns, size_t *matched,
+                 struct tutti_lease *lease);
+
+/*
+ * Takes slots for keys[first..first + count): *first is the number of leading keys that are there already. Evicts this
+ * namespace's least recently used leaves, or takes a cold segment of another namespace, when there is no free slot;
+ * never grows. count may be smaller than asked (a key is being written by someone else, or nothing can be evicted).
+ * parent: key before keys[0], NULL at a chain's start; it must be committed or reserved. The slots stay invisible until
+ * tutti_complete. -ENOENT: parent unknown. -ENOSPC: not one slot can be had. -EAGAIN: too many reservations.
+ */
+int tutti_reserve(struct tutti_ns *ns, const struct tutti_key *parent, const struct tutti_key *keys, size_t n,
+                  uint64_t lease_ns, size_t *first, size_t *count, struct tutti_lease *reservation);
+
+/*
+ * The plan of a lease (TUTTI_RETRIEVE, keys[first..first + count)) or of a reservation (TUTTI_STORE), as bytes for a lane.
+ * bytes_max >= tutti_plan_blob_bytes(count). -ESTALE: the lease is gone. -ENOBUFS: buffer too small.
+ */
+size_t tutti_plan_blob_bytes(size_t n_blocks);
+int tutti_plan_blob(struct tutti_ns *ns, const struct tutti_lease *lease, size_t first, size_t count, void *blob,
+                    size_t bytes_max, size_t *bytes);
+
+/*
+ * A lane's completion blob. Of a store: publishes its keys once all ranks' blobs are in and their parents are
+ * published; blocks that failed, and their descendants, are released. Of a retrieve: blocks that failed their checksum
+ * are dropped from the index (*bad counts them; may be NULL). -EBADMSG: not a completion blob. -ESTALE: of an older
+ * epoch, or the lease is gone.
+ */
+int tutti_complete(struct tutti_ns *ns, const void *blob, size_t bytes, size_t *bad);
+/* Ends a lease or reservation. Idempotent: an unknown one is fine. Slots of a reservation that a lane may still write
+ * come back after its expiry. */
+int tutti_release(struct tutti_ns *ns, const struct tutti_lease *lease);
+/* Ends a reservation whose plan never reached a lane: its slots are free at once. */
+int tutti_cancel(struct tutti_ns *ns, const struct tutti_lease *reservation);
+
+/* ---- 5. the data path ---- */
+
+/* -ENOENT: the pool has no such namespace (open it on the store first). -EBUSY, -EBADMSG, -ENODEV as for the store. */
+int tutti_lane_open(const struct tutti_lane_opts *opts, const struct tutti_key *ns_digest, struct tutti_lane **out);
+/* Waits for I/O in flight to its deadline. -ENOTRECOVERABLE: something may still write; memory stays registered. */
+int tutti_lane_close(struct tutti_lane *l);
+/*
+ * Registers the engine's KV memory, which must stay mapped while the lane is open. Once. Where base, strides or sizes
+ * miss the controller's alignment the lane copies through bounded bounce buffers and tutti_lane_get_info says so.
+ * -EINVAL: layout does not give the namespace's objects.
+ */
+int tutti_lane_register(struct tutti_lane *l, const struct tutti_kv_layout *layout);
+int tutti_lane_get_info(struct tutti_lane *l, struct tutti_lane_info *out);
+int tutti_lane_stats(struct tutti_lane *l, struct tutti_lane_stats *out);
+
+/*
+ * Takes a plan blob and the engine's block number of each of its blocks. Nothing is read or written yet.
+ * -EBADMSG: blob damaged. -ESTALE: other epoch, or expired. -EINVAL: a block number out of range. -EAGAIN: too many
+ * plans. -EPERM: no_verify, and the plan holds blocks that were not synced.
+ */
+int tutti_plan_open(struct tutti_lane *l, const void *blob, size_t bytes, const uint64_t *blocks, size_t n_blocks,
+                    struct tutti_plan **out);
+/* Issues all layers in one go (one kernel, layer after layer). */
+int tutti_retrieve(struct tutti_plan *p);
+/* Issues one layer, after all layers before it. Cost does not depend on the number of blocks. -EAGAIN: queue full. */
+int tutti_retrieve_layer(struct tutti_plan *p, uint32_t layer);
+/*
+ * Waits until layer's bytes are in the engine's memory and checked. 0: all blocks. -EBADMSG or another error: at least
+ * one block failed (tutti_plan_failed says which); the others are good. -ETIMEDOUT: deadline_ns (absolute) passed.
+ * Any thread.
+ */
+int tutti_wait_layer(struct tutti_plan *p, uint32_t layer, uint64_t deadline_ns);
+/*
+ * Queues one layer's store; the engine must not change the blocks until tutti_plan_finish returned. Deferred while
+ * reads are in flight. -EAGAIN: the bounded queue is full; the whole plan is dropped (nothing of it will be
+ * published) and later calls return -ECANCELED. Layers may come in any order, each once.
+ */
+int tutti_store_layer(struct tutti_plan *p, uint32_t layer);
+/*
+ * Waits (to deadline_ns, absolute) for everything issued, writes the headers of a store whose layers are all there,
+ * and fills the completion blob (NULL: not wanted). Frees the plan on every result but -ETIMEDOUT and
+ * -ENOTRECOVERABLE. A store with a layer missing completes as dropped.
+ */
+size_t tutti_completion_blob_bytes(size_t n_blocks);
+int tutti_plan_finish(struct tutti_plan *p, uint64_t deadline_ns, void *blob, size_t bytes_max, size_t *bytes);
+/* 1 if that everything issued so far is done (finish would not wait long); 0 if not. Does not wait. */
+int tutti_plan_poll(struct tutti_plan *p);
+/* Result of block i of the plan so far: 0, or why it failed. */
+int tutti_plan_failed(struct tutti_plan *p, size_t i);
+
+/* ---- 6. keeping it sound ---- */
+
+/*
+ * Reads and checks every committed block of a namespace through a lane of this process. *bad counts damaged blocks;
+ * with repair they leave the index and the disk. Blocks found sound count as synced after the next sync.
+ */
+int tutti_verify(struct tutti_ns *ns, int repair, tutti_progress_fn progress, void *arg, uint64_t *checked,
+                 uint64_t *bad);
+
+/* "4G", "512MiB", "64k" -> bytes: powers of 1024. -EINVAL, -ERANGE. */
+int tutti_parse_bytes(const char *text, uint64_t *bytes);
+/* 4294967296 -> "4G". buf of at least 16 bytes; returns it. */
+char *tutti_format_bytes(uint64_t bytes, char *buf);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

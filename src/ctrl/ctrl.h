@@ -1,0 +1,109 @@
+/*
+ * ctrl.h - what answers NVMe queues. One const struct of functions per controller.
+ *
+ * A controller has namespaces (NVMe's word: nsid 1..n, one per file, block device or real namespace) and
+ * queue pairs. Device code writes submission entries and reads completions in memory; only set-up and
+ * teardown go through these functions. Queue pair memory belongs to the controller.
+ *
+ * Threads: open, close, qp_create, qp_delete, map and unmap are called by one thread at a time (core's
+ * lock). A queue pair is used by one device thread block at a time.
+ */
+#ifndef TUTTI_CTRL_H
+#define TUTTI_CTRL_H
+
+#include "dev/qp.h"
+
+#define CTRL_NS_MAX 16u
+#define CTRL_QPS_MAX 64u
+
+struct ctrl; /* each controller's own */
+
+/* What Identify says. Nothing in the project assumes any of these. */
+struct ctrl_ns_info {
+	uint64_t capacity_bytes;
+	uint32_t lba_bytes;
+	uint32_t mem_align_bytes;      /* alignment of data addresses that the fast path needs (statx dio_mem_align, else lba) */
+	uint32_t preferred_io_bytes;   /* 128 to 512 KiB */
+	int direct;                    /* 0: the file system has no O_DIRECT; I/O goes through the page cache */
+};
+
+struct ctrl_info {
+	char model[40]; /* for reports: "virt io_uring", "QEMU NVMe Ctrl" */
+	uint32_t n_ns;
+	struct ctrl_ns_info ns[CTRL_NS_MAX]; /* [nsid - 1] */
+	uint32_t mdts_bytes;     /* largest transfer of one command */
+	uint32_t depth_max;      /* entries of a queue, at most */
+	uint32_t qps_max;
+	uint32_t sgl_max;        /* descriptors of a command; 0: no SGL support */
+	int reaches_accel;       /* can move data straight into accelerator memory */
+	int volatile_cache;      /* FLUSH matters */
+};
+
+/* A file, block device or function to open. fd is used if it is >= 0 (and stays the caller's), else path is opened. */
+struct ctrl_target {
+	const char *path;
+	int fd;
+	int read_only;
+};
+
+struct ctrl_io_ops; /* ctrl/soft.h: what a soft controller does with a decoded command; tests put faults here */
+
+struct ctrl_opts {
+	const struct ctrl_target *targets;
+	uint32_t n_targets;
+	uint32_t depth_max;          /* commands in flight at the backend, 0: default 256 */
+	uint32_t spin_us;            /* how long a service thread spins before it parks, 0: default */
+	int sgl;                     /* 0: pretend to have no SGL support (tests of PRP) */
+	uint32_t mdts_bytes;         /* 0: default */
+	uint32_t lba_bytes;          /* 0: the medium's own; 512 or 4096 to force (tests) */
+	const struct ctrl_model *model;    /* model: timing; NULL: no limits */
+	const struct ctrl_io_ops *io_ops;  /* virt: NULL is io_uring; tests give their own */
+	void *io_arg;
+};
+
+/* Timing of the model controller (bytes and nanoseconds; 0 is unlimited). */
+struct ctrl_model {
+	uint64_t read_bytes_per_s;
+	uint64_t write_bytes_per_s;
+	uint64_t read_latency_ns;
+	uint64_t write_latency_ns;
+	uint32_t queue_depth;        /* commands that the medium works on at once */
+	uint32_t mixed_percent;      /* of each bandwidth that is left while reads and writes overlap; 0: 100 */
+};
+
+struct ctrl_ops {
+	const char *name;
+	/* 0; -errno of opening a target, of io_uring or memory. On failure nothing is left open. */
+	int (*open)(const struct ctrl_opts *opts, struct ctrl **out);
+	/* Waits for commands in flight, to a bounded time; deletes all queue pairs, frees everything. */
+	void (*close)(struct ctrl *c);
+	int (*identify)(struct ctrl *c, struct ctrl_info *out);
+	/*
+	 * Makes a queue pair of `depth` entries. cq_parker (may be NULL: the caller polls) is woken after completions
+	 * were posted. *out is ready for dev/qp.h. -ENOSPC: no free queue pair; -EINVAL: depth.
+	 */
+	int (*qp_create)(struct ctrl *c, uint32_t depth, struct port_parker *cq_parker, struct dev_qp *out);
+	/*
+	 * Deletes it. After 0 the controller touches neither its memory nor the data of its commands. -ETIMEDOUT at
+	 * deadline_ns: it might still; the memory must then stay mapped for ever.
+	 */
+	int (*qp_delete)(struct ctrl *c, struct dev_qp *qp, uint64_t deadline_ns);
+	/*
+	 * Makes memory reachable for data transfers; runs are returned through dev_map entries by map/. The virtual
+	 * controllers register it with io_uring where that is possible (-ENOMEM: memlock limit; the region is then
+	 * used unregistered and *registered says 0). dma_addr is what device code must put into descriptors.
+	 */
+	int (*mem_map)(struct ctrl *c, void *va, uint64_t bytes, uint64_t *dma_addr, int *registered);
+	int (*mem_unmap)(struct ctrl *c, void *va, uint64_t bytes);
+};
+
+extern const struct ctrl_ops ctrl_null, ctrl_virt, ctrl_model;
+
+/* Counters of a soft controller, for tests, bench and doctor. Any thread; values are a snapshot. */
+struct ctrl_counters {
+	uint64_t commands, reads, writes, flushes, bytes_read, bytes_written, syscalls, parks, errors, fixed_ios;
+};
+/* 0, or -EOPNOTSUPP for a controller that has none. */
+int ctrl_counters(struct ctrl *c, struct ctrl_counters *out);
+
+#endif
