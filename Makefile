@@ -1,0 +1,207 @@
+# Tutti: one Makefile. Everything it makes lies in $(BUILD). `make help` lists the targets.
+#
+# The sources name themselves: src/ROOM/*.c is the library, src/cli/*.c the command, test/ROOM/test_*.c a program
+# each, test/ROOM/*.c without test_ is shared by the tests, test/fuzz/fuzz_*.c a fuzzer each, bench/*.c the benchmark
+# and bench/micro/micro_*.c a program each. A build with other flags goes to a directory of its own, by calling this
+# file again with another BUILD: that is how the sanitizers and the fuzzers live beside the plain build.
+
+BUILD ?= build
+CC = gcc
+WERROR = 1
+CFLAGS = -O2 -g
+CFLAGS_EXTRA =
+LDFLAGS_EXTRA =
+PREFIX = /usr/local
+LIBDIR = $(PREFIX)/lib
+DESTDIR =
+FUZZ_SECONDS = 60
+# What `make bench` and `make soak` hand to their programs.
+BENCH_ARGS =
+SOAK_ARGS =
+
+ROOMS = base port geom dev map store ring exec ctrl core
+# Rooms whose tests run under ThreadSanitizer: code that several threads share.
+TSAN_ROOMS = dev ctrl ring exec core
+
+# One source of the version: include/tutti/tutti.h.
+version_of = $(shell sed -n 's/^.define TUTTI_VERSION_$(1) //p' include/tutti/tutti.h)
+MAJOR := $(call version_of,MAJOR)
+VERSION := $(MAJOR).$(call version_of,MINOR).$(call version_of,PATCH)
+
+WARNINGS = -Wall -Wextra -Wshadow -Wconversion $(if $(filter 1,$(WERROR)),-Werror)
+CPPFLAGS = -D_GNU_SOURCE -Iinclude -Isrc
+TEST_CPPFLAGS = -Itest -I.
+ALL_CFLAGS = -std=c11 $(CPPFLAGS) $(CFLAGS) -fPIC -pthread $(WARNINGS) $(CFLAGS_EXTRA)
+ALL_LDFLAGS = -pthread -Wl,--as-needed $(CFLAGS_EXTRA) $(LDFLAGS_EXTRA)
+LIBS = -luring -lxxhash -lcrypto -lpthread -lm
+CLI_LIBS = -ljansson $(LIBS)
+
+LIB_SRC := $(foreach r,$(ROOMS),$(sort $(wildcard src/$(r)/*.c)))
+CLI_SRC := $(sort $(wildcard src/cli/*.c))
+TEST_SRC := $(sort $(wildcard test/*/test_*.c))
+SUPPORT_SRC := $(filter-out test/test_% test/fuzz/% test/soak/%,$(filter-out $(TEST_SRC),$(sort $(wildcard test/*/*.c))))
+FUZZ_SRC := $(sort $(wildcard test/fuzz/fuzz_*.c))
+SOAK_SRC := $(sort $(wildcard test/soak/soak_*.c))
+BENCH_SRC := $(sort $(wildcard bench/*.c))
+MICRO_SRC := $(sort $(wildcard bench/micro/micro_*.c))
+EXAMPLE_SRC := $(sort $(wildcard examples/*.c))
+SCRIPT_TESTS := $(sort $(wildcard test/*/test_*.sh test/*/test_*.py))
+
+obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+prog = $(patsubst %.c,$(BUILD)/%,$(1))
+
+STATIC = $(BUILD)/libtutti.a
+SHARED = $(BUILD)/libtutti.so.$(VERSION)
+SONAME = libtutti.so.$(MAJOR)
+CLI = $(BUILD)/tutti
+# The command without its main, so that tests and fuzzers reach its parsers.
+CLI_PARTS = $(BUILD)/libcli.a
+SUPPORT = $(BUILD)/libtestsupport.a
+BENCH = $(BUILD)/bench/tutti-bench
+TESTS = $(call prog,$(TEST_SRC))
+FUZZERS = $(call prog,$(FUZZ_SRC))
+SOAKS = $(call prog,$(SOAK_SRC))
+MICRO = $(patsubst bench/micro/%.c,$(BUILD)/micro/%,$(MICRO_SRC))
+EXAMPLES = $(call prog,$(EXAMPLE_SRC))
+TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(STATIC)
+
+.PHONY: all lib cli demo test test-programs check tidy bench bench-programs micro fuzz fuzz-programs soak sanitize \
+	sanitize-programs install clean help
+.DELETE_ON_ERROR:
+.SECONDARY:
+.SUFFIXES:
+
+all: lib cli ## library (static, shared) and the command tutti
+lib: $(STATIC) $(BUILD)/libtutti.so $(BUILD)/tutti.pc
+cli: $(if $(CLI_SRC),$(CLI))
+
+# ---- how things are made ----
+
+# Holds the flags of this directory; newer than every object when they change.
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS)' | cmp -s - $@ || echo '$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS)' > $@
+FORCE:
+
+$(BUILD)/obj/test/%.o $(BUILD)/obj/bench/micro/%.o: CPPFLAGS += $(TEST_CPPFLAGS)
+
+$(BUILD)/obj/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  CC    $<"
+	@$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
+
+# Archives are made anew (an object whose source is gone must not stay), by appending: two rooms may have a header.c.
+define archive
+@echo "  AR    $@"
+@mkdir -p $(@D)
+@rm -f $@
+@$(AR) qcs $@ $(filter %.o,$^)
+endef
+
+define link
+@echo "  LINK  $@"
+@mkdir -p $(@D)
+@$(CC) $(ALL_LDFLAGS) $(filter %.o,$^) $(filter %.a,$^)
+endef
+
+$(STATIC): $(call obj,$(LIB_SRC))
+	$(archive)
+$(CLI_PARTS): $(call obj,$(filter-out src/cli/main.c,$(CLI_SRC)))
+	$(archive)
+$(SUPPORT): $(call obj,$(SUPPORT_SRC))
+	$(archive)
+
+$(SHARED): $(call obj,$(LIB_SRC)) tools/libtutti.map
+	@echo "  LINK  $@"
+	@$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=tools/libtutti.map -Wl,-z,defs \
+		$(filter %.o,$^) $(LIBS) -o $@
+$(BUILD)/libtutti.so: $(SHARED)
+	@ln -sf $(<F) $(BUILD)/$(SONAME)
+	@ln -sf $(SONAME) $@
+
+$(CLI): $(call obj,$(CLI_SRC)) $(STATIC)
+	$(link) $(CLI_LIBS) -o $@
+$(TESTS) $(SOAKS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_LIBS)
+	$(link) $(CLI_LIBS) -o $@
+$(FUZZERS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_LIBS)
+	$(link) -fsanitize=fuzzer $(CLI_LIBS) -o $@
+$(MICRO): $(BUILD)/micro/%: $(BUILD)/obj/bench/micro/%.o $(TEST_LIBS)
+	$(link) $(CLI_LIBS) -o $@
+$(BENCH): $(call obj,$(BENCH_SRC)) $(STATIC)
+	$(link) $(CLI_LIBS) -o $@
+$(EXAMPLES): $(BUILD)/%: $(BUILD)/obj/%.o $(STATIC)
+	$(link) $(LIBS) -o $@
+
+$(BUILD)/tutti.pc: tutti.pc.in include/tutti/tutti.h $(BUILD)/flags
+	@sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
+
+-include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(CLI_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(FUZZ_SRC) $(SOAK_SRC) \
+	$(BENCH_SRC) $(MICRO_SRC) $(EXAMPLE_SRC)))
+
+# ---- trying it ----
+
+demo: all ## a pool in a file, real documents, a kill in the middle, a table and a plot
+	$(CLI) demo
+
+bench-programs: $(if $(BENCH_SRC),$(BENCH)) $(MICRO)
+micro: $(MICRO)
+bench: all bench-programs ## every number of the README; writes $(BUILD)/bench.json
+	BUILD=$(BUILD) bench/run $(BENCH_ARGS)
+
+# ---- proving it ----
+
+ASAN = BUILD=$(BUILD)/asan CFLAGS_EXTRA='-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
+TSAN = BUILD=$(BUILD)/tsan CFLAGS_EXTRA='-fsanitize=thread'
+FUZZ = BUILD=$(BUILD)/fuzz CC=clang \
+	CFLAGS_EXTRA='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
+TSAN_TESTS = $(filter $(foreach r,$(TSAN_ROOMS),$(BUILD)/test/$(r)/%),$(TESTS))
+ASAN_PROGRAMS = $(patsubst $(BUILD)/%,$(BUILD)/asan/%,$(TESTS))
+TSAN_PROGRAMS = $(patsubst $(BUILD)/%,$(BUILD)/tsan/%,$(TSAN_TESTS))
+FUZZ_PROGRAMS = $(patsubst $(BUILD)/%,$(BUILD)/fuzz/%,$(FUZZERS))
+RUN = BUILD=$(BUILD) CC='$(CC)' FUZZ_SECONDS=$(FUZZ_SECONDS) tools/run-tests
+
+test-programs: all $(TESTS) $(EXAMPLES)
+fuzz-programs: $(FUZZERS)
+tsan-programs: $(TSAN_TESTS)
+sanitize-programs: FORCE
+	@$(MAKE) --no-print-directory -k $(ASAN) cli $(ASAN_PROGRAMS); status=$$?; \
+	$(MAKE) --no-print-directory -k $(TSAN) $(TSAN_PROGRAMS) && exit $$status
+
+# A build that fails counts as a failed test, and what was built is still run: the last line is always the sum.
+test: ## all test programs and script tests; last line: N passed, N failed, N skipped
+	@$(MAKE) --no-print-directory -k test-programs || failed=--build-failed; \
+	$(RUN) $$failed $(TESTS) $(SCRIPT_TESTS)
+sanitize: ## all tests under ASan and UBSan, those of shared code under TSan
+	@$(MAKE) --no-print-directory sanitize-programs || failed=--build-failed; \
+	$(RUN) $$failed $(ASAN_PROGRAMS) $(TSAN_PROGRAMS)
+fuzz: ## every fuzzer for FUZZ_SECONDS (needs clang)
+	@$(MAKE) --no-print-directory -k $(FUZZ) $(FUZZ_PROGRAMS) || failed=--build-failed; \
+	$(RUN) $$failed $(FUZZ_PROGRAMS)
+soak: all $(SOAKS) ## what runs for hours (test/soak); SOAK_ARGS go to the programs
+	@$(RUN) --timeout 86400 --jobs 1 $(SOAKS) $(sort $(wildcard test/soak/soak_*.sh))
+check: ## test, sanitize and a short fuzz in one sum
+	@$(MAKE) --no-print-directory -k test-programs || failed=--build-failed; \
+	$(MAKE) --no-print-directory sanitize-programs || failed=--build-failed; \
+	$(MAKE) --no-print-directory -k $(FUZZ) $(FUZZ_PROGRAMS) || failed=--build-failed; \
+	$(RUN) $$failed $(TESTS) $(SCRIPT_TESTS) $(ASAN_PROGRAMS) $(TSAN_PROGRAMS) $(FUZZ_PROGRAMS)
+
+tidy: ## include rules, names, lengths, forbidden calls, dead files, format, links
+	@tools/tidy
+
+# ---- keeping it ----
+
+install: all ## PREFIX (/usr/local), DESTDIR: headers, libraries, tutti.pc, man pages, completion, command
+	install -d $(DESTDIR)$(PREFIX)/include/tutti $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/bin
+	install -m 644 include/tutti/*.h $(DESTDIR)$(PREFIX)/include/tutti
+	install -m 644 $(STATIC) $(DESTDIR)$(LIBDIR)
+	install -m 755 $(SHARED) $(DESTDIR)$(LIBDIR)
+	ln -sf $(notdir $(SHARED)) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libtutti.so
+	install -m 644 $(BUILD)/tutti.pc $(DESTDIR)$(LIBDIR)/pkgconfig
+	$(if $(CLI_SRC),install -m 755 $(CLI) $(DESTDIR)$(PREFIX)/bin)
+
+clean: ## removes $(BUILD)
+	rm -rf $(BUILD)
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{ gsub(/\$$\(BUILD\)/, "$(BUILD)", $$2); printf "make %-10s %s\n", $$1, $$2 }' Makefile
