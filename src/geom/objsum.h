@@ -50,25 +50,34 @@ PORT_FN uint64_t objsum_part_plain(const void *data, uint64_t bytes, uint64_t of
 	return sum;
 }
 
-#if !defined(__CUDACC__)
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* The same value at memory speed; picks AVX2 at run time where the CPU has it, SSE2 otherwise. Thread-safe. */
+/* Host only. The same value at memory speed; picks AVX2 at run time where the CPU has it, SSE2 otherwise. Thread-safe. */
 uint64_t objsum_part(const void *data, uint64_t bytes, uint64_t offset_bytes);
-/* Copies and sums in one pass. dst and src do not overlap. */
+/* Host only. Copies and sums in one pass. dst and src do not overlap. */
 uint64_t objsum_copy_part(void *dst, const void *src, uint64_t bytes, uint64_t offset_bytes);
+
+/* The ways in which the host can compute it; for tests, bench and reports. */
+enum objsum_isa { OBJSUM_SCALAR = 0, OBJSUM_SSE2 = 1, OBJSUM_AVX2 = 2, OBJSUM_ISAS = 3 };
+/* The one that objsum_part and objsum_copy_part use on this machine. */
+enum objsum_isa objsum_isa_best(void);
+/* "scalar", "sse2", "avx2". */
+const char *objsum_isa_name(enum objsum_isa isa);
+/* By a certain one, which must not be above objsum_isa_best(). dst NULL: sums only. */
+uint64_t objsum_isa_part(enum objsum_isa isa, void *dst, const void *src, uint64_t bytes, uint64_t offset_bytes);
 #ifdef __cplusplus
 }
 #endif
-#endif
 
 /* The whole object's checksum. */
-#if defined(__CUDACC__)
-#define OBJSUM_PART objsum_part_plain
+PORT_FN uint64_t objsum(const void *data, uint64_t bytes)
+{
+#if defined(__CUDA_ARCH__)
+	return objsum_seed(bytes) + objsum_part_plain(data, bytes, 0);
 #else
-#define OBJSUM_PART objsum_part
+	return objsum_seed(bytes) + objsum_part(data, bytes, 0);
 #endif
-PORT_FN uint64_t objsum(const void *data, uint64_t bytes) { return objsum_seed(bytes) + OBJSUM_PART(data, bytes, 0); }
+}
 
 #endif

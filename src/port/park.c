@@ -11,7 +11,15 @@ static long futex(uint32_t *word, int op, uint32_t value, const struct timespec 
 	return syscall(SYS_futex, word, op, value, timeout, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
-void port_park_announce(struct port_parker *p) { __atomic_store_n(&p->asleep, 1u, __ATOMIC_SEQ_CST); }
+void port_park_announce(struct port_parker *p)
+{
+	/* Orders this store before the owner's second look, which is an acquire load (pairs with port_store_wake32). */
+	__atomic_store_n(&p->asleep, 1u, __ATOMIC_SEQ_CST);
+#if !defined(__x86_64__)
+	/* There the store is no full barrier for a later acquire load; on x86-64 it is. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
 
 void port_park_cancel(struct port_parker *p) { __atomic_store_n(&p->asleep, 0u, __ATOMIC_RELAXED); }
 

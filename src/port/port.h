@@ -11,6 +11,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #if defined(__CUDACC__)
 #define PORT_FN static __forceinline__ __host__ __device__
@@ -63,8 +64,6 @@ PORT_FN void port_pause(void) { __nanosleep(100); }
 
 #else
 
-#include <time.h>
-
 PORT_FN uint32_t port_load_acquire32(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 PORT_FN void port_store_release32(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 PORT_FN uint32_t port_load_relaxed32(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
@@ -105,14 +104,10 @@ struct port_parker {
 };
 PORT_ASSERT(sizeof(struct port_parker) == 64, "one cache line");
 
-#if defined(__CUDA_ARCH__)
-/* A doorbell whose peer might sleep, seen from a GPU: a plain release store; the peer spins. */
-PORT_FN void port_store_wake32(uint32_t *p, uint32_t v, struct port_parker *peer)
-{
-	(void)peer;
-	port_store_release32(p, v);
-}
-#else
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* Host only, the four. From here on a peer's write is either seen by the owner's next look, or wakes it. */
 void port_park_announce(struct port_parker *p);
 /* The owner looked again and found work: it will not sleep. */
 void port_park_cancel(struct port_parker *p);
@@ -120,15 +115,25 @@ void port_park_cancel(struct port_parker *p);
 int port_park_wait(struct port_parker *p, uint64_t deadline_ns);
 /* Wakes the owner if it sleeps; one load when it does not. */
 void port_unpark(struct port_parker *p);
+#ifdef __cplusplus
+}
+#endif
 
-/* Stores v to *p so that all earlier writes are seen with it, then wakes the peer if it sleeps. */
+/*
+ * Stores v to *p so that all earlier writes are seen with it, then wakes the peer (may be NULL) if it sleeps. From a
+ * GPU it is a plain release store; the peer spins.
+ */
 PORT_FN void port_store_wake32(uint32_t *p, uint32_t v, struct port_parker *peer)
 {
+#if defined(__CUDA_ARCH__)
+	(void)peer;
+	port_store_release32(p, v);
+#else
 	/* Orders this store before the load of asleep in port_unpark (pairs with port_park_announce). */
 	__atomic_store_n(p, v, __ATOMIC_SEQ_CST);
 	if (peer)
 		port_unpark(peer);
-}
 #endif
+}
 
 #endif
