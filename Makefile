@@ -34,12 +34,12 @@ TEST_CPPFLAGS = -Itest -I.
 ALL_CFLAGS = -std=c11 $(CPPFLAGS) $(CFLAGS) -fPIC -pthread $(WARNINGS) $(CFLAGS_EXTRA)
 ALL_LDFLAGS = -pthread -Wl,--as-needed $(CFLAGS_EXTRA) $(LDFLAGS_EXTRA)
 LIBS = -luring -lxxhash -lcrypto -lpthread -lm
-CLI_LIBS = -ljansson $(LIBS)
+CLI_LIBS = -ljansson -llzma $(LIBS)
 
 LIB_SRC := $(foreach r,$(ROOMS),$(sort $(wildcard src/$(r)/*.c)))
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
 TEST_SRC := $(sort $(wildcard test/*/test_*.c))
-SUPPORT_SRC := $(filter-out test/test_% test/fuzz/% test/soak/%,$(filter-out $(TEST_SRC),$(sort $(wildcard test/*/*.c))))
+SUPPORT_SRC := $(filter-out $(TEST_SRC) test/fuzz/% test/soak/%,$(sort $(wildcard test/*/*.c)))
 FUZZ_SRC := $(sort $(wildcard test/fuzz/fuzz_*.c))
 SOAK_SRC := $(sort $(wildcard test/soak/soak_*.c))
 BENCH_SRC := $(sort $(wildcard bench/*.c))
@@ -204,4 +204,5 @@ clean: ## removes $(BUILD)
 	rm -rf $(BUILD)
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{ gsub(/\$$\(BUILD\)/, "$(BUILD)", $$2); printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@sed -n 's/^\([a-z]*\):.*## /\1 /p' Makefile | sed 's|[$$](BUILD)|$(BUILD)|' | \
+		while read -r target what; do printf 'make %-10s %s\n' "$$target" "$$what"; done

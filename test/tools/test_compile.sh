@@ -1,0 +1,45 @@
+#!/bin/bash
+# The same headers, other compilers: public headers as C++ and as C with clang, device code as C++ and as CUDA, so that
+# none of them can drift. Only compiled, nothing is run.
+set -u
+cd "$(dirname "$0")/../.."
+passed=0 failed=0 skipped=0
+out=${BUILD:-build}/compile
+mkdir -p "$out"
+
+# check NAME COMMAND...: skipped when the compiler is not there.
+check()
+{
+	local name=$1
+	shift
+	if ! command -v "$1" >/dev/null; then
+		echo "skip $name # no $1 on this machine"
+		skipped=$((skipped + 1))
+	elif "$@" > "$out/$name.log" 2>&1; then
+		echo "ok $name"
+		passed=$((passed + 1))
+	else
+		cat "$out/$name.log"
+		echo "not ok $name"
+		failed=$((failed + 1))
+	fi
+}
+
+strict="-Wall -Wextra -Wshadow -Wconversion -Wpedantic -Werror"
+rooms="-D_GNU_SOURCE -Iinclude -Isrc -Itest -I."
+for header in include/tutti/*.h; do
+	name=$(basename "$header" .h)
+	# As a translation unit of its own: a header needs nothing before it. -Iinclude is all that a user gives.
+	echo "#include <tutti/$name.h>" > "$out/$name.c"
+	cp "$out/$name.c" "$out/$name.cc"
+	check "public_${name}_c11" "${CC:-gcc}" -std=c11 $strict -Iinclude -c "$out/$name.c" -o "$out/$name.o"
+	check "public_${name}_clang" clang -std=c11 $strict -Iinclude -c "$out/$name.c" -o "$out/$name.o"
+	check "public_${name}_cxx" g++ -std=c++11 -Wall -Wextra -Werror -Iinclude -c "$out/$name.cc" -o "$out/$name.o"
+	check "public_${name}_clangxx" clang++ -std=c++20 -Wall -Wextra -Werror -Iinclude -c "$out/$name.cc" -o "$out/$name.o"
+done
+check example_cxx g++ -std=c++20 -Wall -Wextra -Werror -Iinclude -c examples/store_retrieve.cc -o "$out/example.o"
+check device_cxx g++ -std=c++17 -Wall -Wextra -Werror $rooms -c test/dev/compile_cxx.cc -o "$out/cxx.o"
+check device_clangxx clang++ -std=c++17 -Wall -Wextra -Werror $rooms -c test/dev/compile_cxx.cc -o "$out/cxx.o"
+check device_cuda nvcc -arch=sm_90 $rooms -c test/dev/compile_cuda.cu -o "$out/cuda.o"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
