@@ -1,0 +1,64 @@
+/*
+ * engine.h - a data path put together: controller, executor, ring, P2P map, and the thread blocks' resources. What lanes
+ * and the raw gio_uring calls stand on.
+ */
+#ifndef TUTTI_CORE_ENGINE_H
+#define TUTTI_CORE_ENGINE_H
+
+#include <pthread.h>
+
+#include "ctrl/ctrl.h"
+#include "dev/plan.h"
+#include "exec/exec.h"
+#include "map/map.h"
+#include "ring/ring.h"
+#include "tutti/types.h"
+
+enum { ENGINE_READS = 0, ENGINE_WRITES = 1, ENGINE_STREAMS = WIRE_STREAMS };
+#define ENGINE_BLOCKS_MAX 16u
+
+struct engine_opts {
+	const struct ctrl_ops *ctrl_ops;
+	struct ctrl *ctrl; /* stays the caller's */
+	const struct ctrl_info *info;
+	uint32_t blocks;       /* of each stream */
+	uint32_t queue_depth;
+	uint32_t ring_depth;   /* power of two */
+	uint64_t bounce_bytes; /* of all blocks together; 0: none, and no plans then */
+	uint32_t n_devs;
+	/* Of each device: the bytes of it that commands may touch. */
+	uint64_t first_byte[TUTTI_DEVICES_MAX], end_byte[TUTTI_DEVICES_MAX];
+};
+
+struct engine;
+
+int engine_new(const struct engine_opts *o, struct engine **out);
+/* -ENOTRECOVERABLE: something may still write to registered memory; it stays mapped, and so does the engine. */
+int engine_free(struct engine *e);
+struct ring *engine_ring(struct engine *e);
+/* Registers memory for direct transfers. Before the first launch. *registered: with the kernel too. */
+int engine_map(struct engine *e, void *va, uint64_t bytes, int *registered);
+/*
+ * Issues IOCBs to a stream and launches the kernel. Fills in their deadlines. `event` (may be NULL): start when it reaches
+ * event_value. done (may be NULL): called on an executor thread when the kernel has ended. -EAGAIN: queue full, nothing was
+ * issued. -ENOTRECOVERABLE: the engine is dead.
+ */
+struct engine_launch {
+	struct wire_iocb *const *iocbs;
+	uint32_t n; /* at most DEV_STEPS_MAX */
+	uint32_t stream;
+	uint64_t deadline_ns; /* absolute */
+	const uint32_t *event;
+	uint32_t event_value;
+	void (*done)(void *arg);
+	void *done_arg;
+};
+int engine_launch(struct engine *e, const struct engine_launch *l);
+/* Makes all running kernels give up (their steps fail with -ECANCELED). */
+void engine_abort(struct engine *e);
+int engine_dead(const struct engine *e);
+/* Sum over all blocks so far. Any thread. */
+void engine_stats(struct engine *e, struct dev_stats *out);
+const char *engine_executor(const struct engine *e);
+
+#endif

@@ -1,0 +1,65 @@
+/* lock.c - open-file-description locks; see lock.h for what they mean. */
+#include "core/lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "port/port.h"
+
+#define STORE_BYTE ((off_t)1 << 62)
+#define LANE_BYTES (STORE_BYTE + ((off_t)1 << 48))
+#define PID_BITS 24
+#define EPOCH_MASK 0xffffull
+#define LANE_POLL_NS 20000000
+
+static int lock_at(int fd, short type, off_t start)
+{
+	struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = 1};
+
+	return fcntl(fd, F_OFD_SETLK, &l) ? -errno : 0;
+}
+
+int lock_store(int fd)
+{
+	int rc = lock_at(fd, F_WRLCK, STORE_BYTE);
+
+	if (rc == -EAGAIN || rc == -EACCES)
+		return -EBUSY;
+	return rc ? err_set(rc, "cannot lock the pool: %s; does its file system have locks?", err_name(rc)) : 0;
+}
+
+void lock_store_release(int fd) { lock_at(fd, F_UNLCK, STORE_BYTE); }
+
+int lock_lane_pid(int fd, uint64_t *epoch)
+{
+	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LANE_BYTES, .l_len = (off_t)1 << 48};
+
+	if (fcntl(fd, F_OFD_GETLK, &l) || l.l_type == F_UNLCK || l.l_start < LANE_BYTES)
+		return 0;
+	if (epoch)
+		*epoch = (uint64_t)(l.l_start - LANE_BYTES) >> PID_BITS;
+	return (int)((l.l_start - LANE_BYTES) & ((1 << PID_BITS) - 1));
+}
+
+int lock_lane(int fd, uint64_t epoch)
+{
+	off_t at = LANE_BYTES + (off_t)((epoch & EPOCH_MASK) << PID_BITS) + (getpid() & ((1 << PID_BITS) - 1));
+	int rc = lock_at(fd, F_RDLCK, at);
+
+	return rc ? err_set(rc, "cannot lock the pool for a lane: %s", err_name(rc)) : 0;
+}
+
+int lock_wait_lanes(int fd, uint64_t deadline_ns, int *pid)
+{
+	const struct timespec nap = {.tv_nsec = LANE_POLL_NS};
+
+	while ((*pid = lock_lane_pid(fd, NULL)) != 0) {
+		if (port_now_ns() >= deadline_ns)
+			return -EBUSY;
+		nanosleep(&nap, NULL); /* a lock that goes away wakes nobody */
+	}
+	return 0;
+}

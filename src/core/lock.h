@@ -1,0 +1,21 @@
+/*
+ * lock.h - who has a pool open: open-file-description locks on bytes far behind any data of its first device.
+ *
+ * One byte is the store's, exclusive. A lane locks, shared, a byte whose place encodes the pool's epoch and its pid: so that
+ * whoever is refused can name who is in the way. A lock goes with its holder, however that dies.
+ */
+#ifndef TUTTI_CORE_LOCK_H
+#define TUTTI_CORE_LOCK_H
+
+#include <stdint.h>
+
+/* -EBUSY: another store holds it. */
+int lock_store(int fd);
+void lock_store_release(int fd);
+/* 0, or the pid of some lane that has the pool open. */
+int lock_lane_pid(int fd, uint64_t *epoch);
+int lock_lane(int fd, uint64_t epoch);
+/* Waits to deadline_ns for all lanes to go. -EBUSY: *pid is one that stayed. */
+int lock_wait_lanes(int fd, uint64_t deadline_ns, int *pid);
+
+#endif

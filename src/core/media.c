@@ -1,0 +1,340 @@
+/*
+ * media.c - a queue pair of its own and CELLS buffers that the controller can reach; transfers are cut into cells.
+ *
+ * Metadata is small and rare, so a copy through an arena costs nothing that matters, and any buffer will do. After a timeout
+ * the queue pair is reset before a cell is used again; if it can't be, the media is dead.
+ */
+#include "core/media.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/err.h"
+#include "dev/dptr.h"
+
+#define CELLS 32u
+#define CELL_BYTES (256u << 10)
+#define IO_DEADLINE_NS 30000000000ull
+#define RESET_DEADLINE_NS 5000000000ull
+
+struct cell {
+	struct store_io *io; /* NULL: free */
+	uint64_t at;         /* of io, in bytes */
+	uint64_t bytes;
+	struct dev_list list;
+};
+
+struct media {
+	struct store_media table;
+	const struct ctrl_ops *ops;
+	struct ctrl *ctrl;
+	struct ctrl_info info;
+	struct dev_qp qp;
+	struct port_parker parker;
+	pthread_mutex_t lock;
+	uint8_t *arena;      /* CELLS buffers, then CELLS list pages */
+	uint64_t arena_bytes;
+	uint64_t arena_dma;
+	uint32_t cell_bytes;
+	struct cell cell[CELLS];
+	uint32_t in_flight;
+	int dead;
+	int mapped, have_qp;
+};
+
+/* Where a transfer stands: cells of ios[io] from byte `at` on are still to be made. */
+struct cursor {
+	struct store_io *ios;
+	uint32_t n, io;
+	uint64_t at;
+	int zero; /* writes zeros instead of io->data */
+};
+
+static int post(struct media *m, uint32_t id, uint8_t opcode, uint32_t dev, uint64_t offset, uint64_t bytes)
+{
+	const struct ctrl_ns_info *ns = &m->info.ns[dev];
+	struct nvme_sqe e;
+	struct dev_dptr d;
+
+	memset(&e, 0, sizeof(e));
+	e.opcode = opcode;
+	e.cid = (uint16_t)id;
+	e.nsid = dev + 1;
+	if (opcode != NVME_CMD_FLUSH) {
+		if (offset % ns->lba_bytes || bytes % ns->lba_bytes || offset + bytes > ns->capacity_bytes)
+			return err_set(-ERANGE, "media: bytes %llu..%llu of device %u are outside of it or not whole blocks of %u",
+			               (unsigned long long)offset, (unsigned long long)(offset + bytes), dev, ns->lba_bytes);
+		e.cdw10 = (uint32_t)(offset / ns->lba_bytes);
+		e.cdw11 = (uint32_t)((offset / ns->lba_bytes) >> 32);
+		e.cdw12 = (uint32_t)(bytes / ns->lba_bytes) - 1;
+		dev_dptr_begin(&d, &m->cell[id].list, m->info.sgl_max);
+		if (dev_dptr_add(&d, m->arena_dma + (uint64_t)id * m->cell_bytes, bytes))
+			return err_set(-EINVAL, "media: %llu bytes do not fit one command", (unsigned long long)bytes);
+		dev_dptr_finish(&d, &e);
+	}
+	dev_qp_post(&m->qp, &e);
+	m->in_flight++;
+	return 0;
+}
+
+/* Fills free cells from the cursor. Returns how many commands were made. */
+static uint32_t fill(struct media *m, struct cursor *c)
+{
+	uint32_t made = 0;
+
+	for (uint32_t i = 0; i < CELLS && c->io < c->n; i++) {
+		struct store_io *io = &c->ios[c->io];
+		uint64_t left = io->bytes - c->at;
+		int rc;
+
+		if (m->cell[i].io)
+			continue;
+		m->cell[i].io = io;
+		m->cell[i].at = c->at;
+		m->cell[i].bytes = left < m->cell_bytes ? left : m->cell_bytes;
+		if (io->write && !c->zero)
+			memcpy(m->arena + (size_t)i * m->cell_bytes, (const char *)io->data + c->at, m->cell[i].bytes);
+		else if (io->write)
+			memset(m->arena + (size_t)i * m->cell_bytes, 0, m->cell[i].bytes);
+		rc = post(m, i, io->write ? NVME_CMD_WRITE : NVME_CMD_READ, io->dev, io->offset_bytes + c->at, m->cell[i].bytes);
+		if (rc) {
+			m->cell[i].io = NULL;
+			io->result = rc;
+			c->at = io->bytes; /* the rest of it is not tried */
+		} else {
+			c->at += m->cell[i].bytes;
+			made++;
+		}
+		if (c->at == io->bytes) {
+			c->io++;
+			c->at = 0;
+		}
+	}
+	if (made)
+		dev_qp_ring(&m->qp);
+	return made;
+}
+
+static uint32_t reap(struct media *m)
+{
+	struct nvme_cqe e;
+	uint32_t n = 0;
+
+	while (dev_qp_poll(&m->qp, &e)) {
+		uint32_t id = NVME_CID(e.cid_status);
+		int status = (int)NVME_STATUS(e.cid_status);
+		struct cell *c;
+
+		if (id >= CELLS || !m->cell[id].io)
+			continue; /* not ours: a controller gone wrong; the deadline catches what is missing */
+		c = &m->cell[id];
+		if (status && !c->io->result)
+			c->io->result = status;
+		if (!status && !c->io->write && c->io->data)
+			memcpy((char *)c->io->data + c->at, m->arena + (size_t)id * m->cell_bytes, c->bytes);
+		c->io = NULL;
+		m->in_flight--;
+		n++;
+	}
+	dev_qp_release(&m->qp);
+	return n;
+}
+
+static int reset(struct media *m)
+{
+	int rc;
+
+	m->have_qp = 0;
+	rc = m->ops->qp_delete(m->ctrl, &m->qp, port_now_ns() + RESET_DEADLINE_NS);
+	if (!rc)
+		rc = m->ops->qp_create(m->ctrl, CELLS * 2, &m->parker, &m->qp);
+	m->dead = rc != 0;
+	m->have_qp = rc == 0;
+	for (uint32_t i = 0; i < CELLS && !rc; i++) {
+		if (m->cell[i].io && !m->cell[i].io->result)
+			m->cell[i].io->result = -ETIMEDOUT;
+		m->cell[i].io = NULL;
+	}
+	m->in_flight = 0;
+	return rc;
+}
+
+/* Waits for a completion. -ETIMEDOUT at the deadline. */
+static int wait_any(struct media *m, uint64_t deadline_ns)
+{
+	for (int i = 0; i < 200; i++) {
+		if (reap(m))
+			return 0;
+		port_pause();
+	}
+	port_park_announce(&m->parker);
+	/* Orders the announcement before this look (pairs with the controller's store, then its look at asleep). */
+	if (reap(m)) {
+		port_park_cancel(&m->parker);
+		return 0;
+	}
+	port_park_wait(&m->parker, deadline_ns);
+	return reap(m) || port_now_ns() < deadline_ns ? 0 : -ETIMEDOUT;
+}
+
+static int run(struct media *m, struct cursor *c, const int *stop)
+{
+	uint64_t deadline_ns = port_now_ns() + IO_DEADLINE_NS;
+
+	if (m->dead)
+		return err_set(-ENOTRECOVERABLE, "media: the device stopped answering earlier and could not be reset");
+	while (c->io < c->n || m->in_flight) {
+		if (stop && __atomic_load_n(stop, __ATOMIC_RELAXED))
+			c->io = c->n;
+		if (fill(m, c))
+			deadline_ns = port_now_ns() + IO_DEADLINE_NS;
+		if (m->in_flight && wait_any(m, deadline_ns)) {
+			reset(m);
+			return err_set(-ETIMEDOUT, "media: no answer from the device within %llu s; is the disk alive?",
+			               (unsigned long long)(IO_DEADLINE_NS / 1000000000u));
+		}
+	}
+	return 0;
+}
+
+static int media_io(void *self, struct store_io *ios, uint32_t n)
+{
+	struct media *m = self;
+	struct cursor c = {.ios = ios, .n = n};
+	int rc;
+
+	for (uint32_t i = 0; i < n; i++)
+		ios[i].result = 0;
+	pthread_mutex_lock(&m->lock);
+	rc = run(m, &c, NULL);
+	pthread_mutex_unlock(&m->lock);
+	for (uint32_t i = 0; i < n && !rc; i++)
+		if (ios[i].result)
+			rc = err_set(ios[i].result, "%s of %llu bytes at byte %llu of device %u failed: %s", ios[i].write ? "write" : "read",
+			             (unsigned long long)ios[i].bytes, (unsigned long long)ios[i].offset_bytes, ios[i].dev,
+			             err_name(ios[i].result));
+	return rc;
+}
+
+static int media_flush(void *self, uint32_t dev)
+{
+	struct media *m = self;
+	struct store_io io = {.dev = dev};
+	int rc;
+
+	pthread_mutex_lock(&m->lock);
+	rc = m->dead ? -ENOTRECOVERABLE : 0;
+	if (!rc) {
+		m->cell[0].io = &io; /* all cells are free between calls */
+		m->cell[0].bytes = 0;
+		post(m, 0, NVME_CMD_FLUSH, dev, 0, 0);
+		dev_qp_ring(&m->qp);
+		for (uint64_t end = port_now_ns() + IO_DEADLINE_NS; m->in_flight && !rc;)
+			rc = wait_any(m, end);
+		if (rc)
+			reset(m);
+		else
+			rc = io.result;
+	}
+	pthread_mutex_unlock(&m->lock);
+	return rc ? err_set(rc, "flush of device %u failed: %s", dev, err_name(rc)) : 0;
+}
+
+int media_zero(struct media *m, uint32_t dev, uint64_t offset_bytes, uint64_t bytes, const int *stop)
+{
+	struct store_io io = {.dev = dev, .write = 1, .offset_bytes = offset_bytes, .bytes = bytes};
+	struct cursor c = {.ios = &io, .n = 1, .zero = 1};
+	int rc;
+
+	pthread_mutex_lock(&m->lock);
+	rc = run(m, &c, stop);
+	pthread_mutex_unlock(&m->lock);
+	if (!rc && io.result)
+		rc = err_set(io.result, "writing zeros at byte %llu of device %u failed: %s", (unsigned long long)offset_bytes, dev,
+		             err_name(io.result));
+	return rc ? rc : stop && __atomic_load_n(stop, __ATOMIC_RELAXED) ? -ECANCELED : 0;
+}
+
+const struct store_media *media_table(struct media *m) { return &m->table; }
+
+static int arena_new(struct media *m)
+{
+	uint64_t lists = (uint64_t)CELLS * DEV_PAGE_BYTES;
+	int registered, rc;
+
+	m->cell_bytes = m->info.mdts_bytes < CELL_BYTES ? m->info.mdts_bytes : CELL_BYTES;
+	m->arena_bytes = (uint64_t)CELLS * m->cell_bytes + lists;
+	m->arena = mmap(NULL, m->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (m->arena == MAP_FAILED) {
+		m->arena = NULL;
+		return err_set(-ENOMEM, "media: no memory for its buffers");
+	}
+	rc = m->ops->mem_map(m->ctrl, m->arena, m->arena_bytes, &m->arena_dma, &registered);
+	if (rc)
+		return rc;
+	m->mapped = 1;
+	for (uint32_t i = 0; i < CELLS; i++) {
+		uint64_t at = (uint64_t)CELLS * m->cell_bytes + (uint64_t)i * DEV_PAGE_BYTES;
+
+		m->cell[i].list.n_pages = 1;
+		m->cell[i].list.page[0] = (uint64_t *)(void *)(m->arena + at);
+		m->cell[i].list.dma[0] = m->arena_dma + at;
+	}
+	return 0;
+}
+
+int media_new(const struct ctrl_ops *ops, struct ctrl *ctrl, const struct ctrl_info *info, struct media **out)
+{
+	struct media *m = aligned_alloc(64, (sizeof(*m) + 63) / 64 * 64);
+	int rc;
+
+	if (!m)
+		return err_set(-ENOMEM, "media: no memory");
+	memset(m, 0, sizeof(*m));
+	m->ops = ops;
+	m->ctrl = ctrl;
+	m->info = *info;
+	pthread_mutex_init(&m->lock, NULL);
+	rc = arena_new(m);
+	if (!rc) {
+		rc = ops->qp_create(ctrl, CELLS * 2, &m->parker, &m->qp);
+		m->have_qp = rc == 0;
+	}
+	if (rc) {
+		media_free(m);
+		return rc;
+	}
+	m->table.io = media_io;
+	m->table.flush = media_flush;
+	m->table.self = m;
+	m->table.n_dev = info->n_ns;
+	m->table.preferred_io_bytes = UINT32_MAX;
+	for (uint32_t i = 0; i < info->n_ns; i++) {
+		m->table.bytes[i] = info->ns[i].capacity_bytes;
+		if (info->ns[i].preferred_io_bytes < m->table.preferred_io_bytes)
+			m->table.preferred_io_bytes = info->ns[i].preferred_io_bytes;
+	}
+	*out = m;
+	return 0;
+}
+
+void media_free(struct media *m)
+{
+	int rc = 0;
+
+	if (!m)
+		return;
+	if (m->have_qp)
+		rc = m->ops->qp_delete(m->ctrl, &m->qp, port_now_ns() + RESET_DEADLINE_NS);
+	if (rc || m->dead)
+		return; /* the controller may still write to the arena: it stays, mapped */
+	if (m->mapped)
+		m->ops->mem_unmap(m->ctrl, m->arena, m->arena_bytes);
+	if (m->arena)
+		munmap(m->arena, m->arena_bytes);
+	pthread_mutex_destroy(&m->lock);
+	free(m);
+}

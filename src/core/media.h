@@ -1,0 +1,20 @@
+/*
+ * media.h - the store's I/O over a controller: a queue pair, a bounded arena, one thread at a time (own lock).
+ */
+#ifndef TUTTI_CORE_MEDIA_H
+#define TUTTI_CORE_MEDIA_H
+
+#include "ctrl/ctrl.h"
+#include "store/media.h"
+
+struct media;
+
+/* A media over `ctrl`, whose Identify is `info`. The controller stays the caller's and must outlive it. */
+int media_new(const struct ctrl_ops *ops, struct ctrl *ctrl, const struct ctrl_info *info, struct media **out);
+void media_free(struct media *m);
+/* The table that store works with; valid as long as m. */
+const struct store_media *media_table(struct media *m);
+/* Writes zeros over an extent, deep queue. *stop (may be NULL) not 0 ends it early with -ECANCELED. */
+int media_zero(struct media *m, uint32_t dev, uint64_t offset_bytes, uint64_t bytes, const int *stop);
+
+#endif

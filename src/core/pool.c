@@ -1,0 +1,138 @@
+/* pool.c - opens a pool's devices and their controller. */
+#include "core/pool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/err.h"
+
+const struct ctrl_ops *pool_ctrl_ops(enum tutti_controller kind)
+{
+	switch (kind) {
+	case TUTTI_CTRL_AUTO:
+	case TUTTI_CTRL_VIRT:
+		return &ctrl_virt;
+	case TUTTI_CTRL_MODEL:
+		return &ctrl_model;
+	case TUTTI_CTRL_NULL:
+		return &ctrl_null;
+	}
+	return NULL;
+}
+
+static int open_fds(struct pool *p, const struct pool_opts *o, const char *const *paths, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (strlen(paths[i]) >= POOL_PATH_BYTES)
+			return err_set(-ENAMETOOLONG, "pool path %u is longer than %d bytes", i, POOL_PATH_BYTES);
+		strcpy(p->path[i], paths[i]);
+		p->fd[i] = open(paths[i], (o->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+		if (p->fd[i] < 0) {
+			int rc = -errno;
+
+			return err_set(rc, "cannot open %s: %s%s", paths[i], err_name(rc),
+			               rc == -ENOENT ? "; create a pool with: tutti format" : "");
+		}
+		p->n_dev++;
+	}
+	return 0;
+}
+
+static int open_ctrl(struct pool *p, const struct pool_opts *o)
+{
+	struct ctrl_model timing = {
+	    .read_bytes_per_s = o->timing.read_bytes_per_s,
+	    .write_bytes_per_s = o->timing.write_bytes_per_s,
+	    .read_latency_ns = o->timing.read_latency_ns,
+	    .write_latency_ns = o->timing.write_latency_ns,
+	    .queue_depth = o->timing.queue_depth,
+	    .mixed_percent = o->timing.mixed_percent,
+	};
+	struct ctrl_target targets[TUTTI_DEVICES_MAX];
+	struct ctrl_opts co = {.targets = targets,
+	                       .n_targets = p->n_dev,
+	                       .sgl = !o->no_sgl,
+	                       .mdts_bytes = o->mdts_bytes,
+	                       .model = &timing,
+	                       .io_ops = o->io_ops,
+	                       .io_arg = o->io_arg};
+	int rc;
+
+	p->ops = pool_ctrl_ops(o->controller);
+	if (!p->ops)
+		return err_set(-EINVAL, "unknown controller %d", (int)o->controller);
+	for (uint32_t i = 0; i < p->n_dev; i++) {
+		targets[i].path = p->path[i];
+		targets[i].fd = -1;
+		targets[i].read_only = o->read_only;
+	}
+	rc = p->ops->open(&co, &p->ctrl);
+	if (rc)
+		return rc;
+	return p->ops->identify(p->ctrl, &p->info);
+}
+
+/* The names of a pool's other devices, from the superblock of the one that is open. *n_dev is 1 when there are none. */
+static int read_names(struct pool *p, struct store_probe *probe)
+{
+	struct media *m;
+	int rc = media_new(p->ops, p->ctrl, &p->info, &m);
+
+	if (rc)
+		return rc;
+	rc = store_probe(media_table(m), 0, probe);
+	media_free(m);
+	return rc ? err_prefix(rc, "%s", p->path[0]) : 0;
+}
+
+static void close_all(struct pool *p)
+{
+	if (p->ctrl)
+		p->ops->close(p->ctrl);
+	p->ctrl = NULL;
+	for (uint32_t i = 0; i < p->n_dev; i++)
+		close(p->fd[i]);
+	p->n_dev = 0;
+}
+
+static int open_rest(struct pool *p, const struct pool_opts *o)
+{
+	const char *names[TUTTI_DEVICES_MAX];
+	struct store_probe *probe = malloc(sizeof(*probe));
+	int rc = probe ? read_names(p, probe) : err_set(-ENOMEM, "pool: no memory");
+
+	if (!rc && probe->n_dev > 1) {
+		close_all(p);
+		for (uint32_t i = 0; i < probe->n_dev; i++)
+			names[i] = probe->paths[i];
+		rc = open_fds(p, o, names, probe->n_dev);
+		if (!rc)
+			rc = open_ctrl(p, o);
+		else
+			err_prefix(rc, "a device of the pool (name all devices if they moved)");
+	}
+	free(probe);
+	return rc;
+}
+
+int pool_open(const struct pool_opts *o, struct pool *p)
+{
+	int rc;
+
+	memset(p, 0, sizeof(*p));
+	if (!o->paths || !o->n_paths || o->n_paths > TUTTI_DEVICES_MAX)
+		return err_set(-EINVAL, "%u paths given; a pool has 1 to %d", o->n_paths, TUTTI_DEVICES_MAX);
+	rc = open_fds(p, o, o->paths, o->n_paths);
+	if (!rc)
+		rc = open_ctrl(p, o);
+	if (!rc && o->n_paths == 1 && !o->as_given)
+		rc = open_rest(p, o);
+	if (rc)
+		close_all(p);
+	return rc;
+}
+
+void pool_close(struct pool *p) { close_all(p); }

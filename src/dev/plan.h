@@ -1,0 +1,168 @@
+/*
+ * plan.h - what the I/O kernel works on: plans, and the resources of one thread block.
+ *
+ * A plan is the list of (slot, block) pairs of one retrieve or store, made once; every step of it (headers, a layer,
+ * commit) is then named by an IOCB. Its arrays lie in memory that both sides see. A thread block owns a contiguous
+ * share of a plan's entries for all steps, so nothing here needs a lock: results[i] and sums of entry i have one writer.
+ */
+#ifndef TUTTI_DEV_PLAN_H
+#define TUTTI_DEV_PLAN_H
+
+#include "dev/dptr.h"
+#include "dev/qp.h"
+#include "geom/addr.h"
+#include "wire/header.h"
+#include "wire/map.h"
+#include "wire/ring.h"
+
+enum dev_plan_flags {
+	DEV_PLAN_VERIFY = 1,     /* retrieve: compare checksums */
+	DEV_PLAN_BOUNCE = 2,     /* memory misses the controller's alignment: copy through bounce buffers */
+	DEV_PLAN_NO_HEADERS = 4, /* null controller: there are none */
+};
+
+struct dev_entry {
+	uint32_t slot;
+	uint32_t block;          /* of the engine */
+	uint32_t header_valid;   /* store: the slot's header on disk may be valid */
+	uint32_t rsvd;
+};
+
+/* The engine's KV memory after merging; see tutti_kv_layout. */
+struct dev_layout {
+	const uint64_t *layer_base;
+	uint64_t block_stride;
+	uint64_t outer_stride;
+	uint64_t inner_stride;
+	uint32_t inner_count;
+	uint32_t rsvd;
+};
+
+struct dev_plan {
+	struct geom geom;
+	struct dev_layout mem;
+	uint32_t op; /* enum wire_io_op */
+	uint32_t flags;
+	uint32_t n; /* entries */
+	uint32_t rank;
+	uint64_t generation;
+	uint64_t sequence;
+	uint64_t epoch;
+	uint8_t ns_digest[WIRE_KEY_BYTES];
+	uint8_t parent[WIRE_KEY_BYTES]; /* of entry 0; entry i's is key i - 1 */
+	uint32_t depth;                 /* of entry 0 */
+	uint32_t rsvd;
+	const struct dev_entry *entries;
+	const uint8_t (*keys)[WIRE_KEY_BYTES];
+	/*
+	 * [layer][entry][object], zero at first. Store: the sum of what was written, without the seed. Retrieve: the
+	 * header adds what must be there, the data takes away what is; zero at the end is a match. Sums have no order, so
+	 * header and data may arrive in any.
+	 */
+	uint64_t *sums;
+	int32_t *results; /* [entry]: 0, or the first failure: sticky */
+	uint32_t first_error; /* of any entry (a result, as its bits): what a wait for a layer returns */
+	uint32_t rsvd1;
+};
+
+/* How a device of the pool is reached. */
+struct dev_target {
+	uint32_t qp; /* index into dev_block.qp */
+	uint32_t nsid;
+	uint32_t lba_shift;
+	uint32_t rsvd;
+	uint64_t first_byte; /* of the pool on it: the one place where addresses are checked before a command is made */
+	uint64_t end_byte;
+};
+
+enum dev_cmd_kind { DEV_CMD_DATA = 1, DEV_CMD_HEADER_READ, DEV_CMD_HEADER_WIPE, DEV_CMD_HEADER_WRITE, DEV_CMD_IOCTX };
+
+/*
+ * A piece of a step: `n` elements from element `pos` of a run. A run is `len` entries from `first`, neighbours in one set.
+ * Elements of a data run are numbered object by object: element e is object e / len of entry first + e % len, which is the
+ * order on disk. Elements of a header run are its entries; of explicit IOCTX, the IOCTX.
+ */
+struct dev_span {
+	uint32_t step; /* index into dev_block.steps */
+	uint32_t first;
+	uint32_t len;
+	uint32_t pos;
+	uint32_t n;
+	uint32_t part_bytes;  /* not 0: n is 1 and only these bytes of the element, */
+	uint64_t part_offset; /* from this one on (an object above MDTS) */
+};
+
+struct dev_cmd {
+	struct dev_span span;
+	uint16_t next_free;
+	uint16_t bounce; /* number of the buffer; DEV_NONE: direct */
+	uint8_t kind;
+	uint8_t alone; /* a retry of one element: its failure is final */
+	uint8_t busy;
+	uint8_t rsvd;
+	struct dev_list list;
+};
+
+#define DEV_NONE 0xffffu
+#define DEV_STEPS_MAX 1024u
+#define DEV_QPS_MAX 16u
+
+/* One IOCB as a thread block sees it. */
+struct dev_step {
+	struct wire_iocb *iocb;
+	struct dev_plan *plan;
+	uint32_t kind; /* enum wire_step, or a layer */
+	uint32_t lo, hi;   /* this block's entries */
+	uint32_t next;     /* generator: next entry that no run covers yet */
+	uint32_t pending;  /* commands in flight, retries included */
+	uint32_t failed;
+	int32_t status;
+	uint8_t issued;    /* all commands were made */
+	uint8_t done;
+	uint8_t rsvd[2];
+};
+
+/* Counters of a thread block; core adds them up. Only the owner writes. */
+struct dev_stats {
+	uint64_t commands, elements, bytes_read, bytes_written, direct_bytes, bounced_bytes, sum_bytes, sum_ns;
+	uint64_t failed_elements, retries;
+};
+
+/* Resources of one thread block, for the life of a lane. */
+struct dev_block {
+	struct dev_qp qp[DEV_QPS_MAX];
+	uint32_t n_qps;
+	uint32_t n_cmds;   /* at most depth - 1 of the smallest queue */
+	struct dev_target dev[GEOM_DEVS_MAX];
+	uint32_t n_devs;
+	uint32_t sgl_max;  /* 0: PRP */
+	uint32_t mdts_bytes;
+	uint32_t spin_ns;  /* before parking; CPU threads only */
+	struct wire_map map;
+	struct dev_cmd *cmds;
+	uint16_t free_cmd; /* head of the free list */
+	uint16_t free_bounce;
+	uint16_t n_bounce;
+	uint16_t in_flight;
+	uint8_t *bounce;           /* n_bounce buffers of bounce_bytes, mapped for the controller */
+	uint64_t bounce_bytes;
+	uint16_t *bounce_next;     /* free list */
+	struct port_parker *parker;
+	const uint32_t *abort;     /* not 0: give up */
+	struct wire_ring *ring;
+	uint32_t stream;           /* whose SQ of the ring this block serves */
+
+	/* During a kernel. */
+	uint32_t index, n_blocks;
+	struct dev_step *steps;    /* DEV_STEPS_MAX */
+	uint32_t n_steps;
+	uint32_t issuing;          /* step that makes commands now */
+	uint32_t first_open;       /* all steps before it are done */
+	struct dev_span run;       /* what is left of the current run: pos..pos+n */
+	struct dev_span *retry;    /* ring of failed spans, n_cmds entries */
+	uint32_t retry_head, n_retry;
+	uint32_t rung;             /* bit per queue pair: posted, not rung */
+	struct dev_stats stats;
+};
+
+#endif

@@ -1,0 +1,198 @@
+/*
+ * host.c - device code on CPU threads: one thread per thread block of each stream.
+ *
+ * A stream's jobs lie in a bounded ring. Every block keeps its own position in it and takes jobs in order, so blocks of one
+ * stream need not meet; a job leaves the ring when its last block has returned. Threads sleep on a condition when there is
+ * nothing to do.
+ */
+#include "exec/exec.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/err.h"
+#include "port/port.h"
+
+#define STREAMS_MAX 8u
+#define BLOCKS_MAX 64u
+#define EVENT_POLL_NS 20000
+
+struct worker {
+	struct exec_stream *stream;
+	uint32_t block;
+	uint64_t at; /* number of the next job of this block */
+	pthread_t thread;
+};
+
+struct entry {
+	struct exec_job job;
+	uint32_t blocks_left;
+};
+
+struct exec_stream {
+	pthread_mutex_t lock;
+	pthread_cond_t more;
+	struct entry *jobs; /* ring of queue_jobs */
+	uint64_t head;      /* first job that is not finished by all blocks */
+	uint64_t tail;      /* next job to be launched */
+	uint32_t queue_jobs, n_blocks, started;
+	int stop;
+	struct worker workers[BLOCKS_MAX];
+};
+
+struct exec {
+	uint32_t n_streams;
+	struct exec_stream streams[STREAMS_MAX];
+};
+
+/* An event is a word that the engine's thread writes: there is nobody to wake us, so look now and then. */
+static void wait_event(const struct exec_job *job)
+{
+	const struct timespec nap = {.tv_nsec = EVENT_POLL_NS};
+
+	while (job->event && port_load_acquire32(job->event) < job->event_value && port_now_ns() < job->event_deadline_ns)
+		nanosleep(&nap, NULL);
+}
+
+static void *work(void *arg)
+{
+	struct worker *w = arg;
+	struct exec_stream *s = w->stream;
+
+	pthread_mutex_lock(&s->lock);
+	for (;;) {
+		struct entry *e;
+		struct exec_job job;
+		int last;
+
+		while (w->at == s->tail && !s->stop)
+			pthread_cond_wait(&s->more, &s->lock);
+		if (w->at == s->tail)
+			break;
+		e = &s->jobs[w->at % s->queue_jobs];
+		job = e->job;
+		pthread_mutex_unlock(&s->lock);
+		wait_event(&job);
+		job.kernel(job.arg, w->block, s->n_blocks, job.sq_first, job.count);
+		pthread_mutex_lock(&s->lock);
+		w->at++;
+		last = --e->blocks_left == 0;
+		if (last)
+			s->head++; /* blocks keep the order, so jobs end in order */
+		if (last && job.done) {
+			pthread_mutex_unlock(&s->lock);
+			job.done(job.done_arg);
+			pthread_mutex_lock(&s->lock);
+		}
+	}
+	pthread_mutex_unlock(&s->lock);
+	return NULL;
+}
+
+static void stream_close(struct exec_stream *s)
+{
+	pthread_mutex_lock(&s->lock);
+	s->stop = 1;
+	pthread_cond_broadcast(&s->more);
+	pthread_mutex_unlock(&s->lock);
+	for (uint32_t b = 0; b < s->started; b++)
+		pthread_join(s->workers[b].thread, NULL);
+	free(s->jobs);
+	pthread_cond_destroy(&s->more);
+	pthread_mutex_destroy(&s->lock);
+}
+
+/* Signals are the application's: our threads take none. */
+static int thread_start(pthread_t *t, void *(*fn)(void *), void *arg)
+{
+	sigset_t all, old;
+	int rc;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(t, NULL, fn, arg);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return rc;
+}
+
+static int stream_open(struct exec_stream *s, const struct exec_opts *o)
+{
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_cond_init(&s->more, NULL);
+	s->queue_jobs = o->queue_jobs;
+	s->n_blocks = o->blocks;
+	s->jobs = calloc(o->queue_jobs, sizeof(*s->jobs));
+	if (!s->jobs)
+		return err_set(-ENOMEM, "executor: no memory for %u jobs", o->queue_jobs);
+	for (uint32_t b = 0; b < o->blocks; b++) {
+		int rc;
+
+		s->workers[b].stream = s;
+		s->workers[b].block = b;
+		rc = thread_start(&s->workers[b].thread, work, &s->workers[b]);
+		if (rc)
+			return err_set(-rc, "executor: thread %u could not be started; look at ulimit -u", b);
+		s->started++;
+	}
+	return 0;
+}
+
+static void host_close(struct exec *e)
+{
+	for (uint32_t i = 0; i < e->n_streams; i++)
+		stream_close(&e->streams[i]);
+	free(e);
+}
+
+static int host_open(const struct exec_opts *o, struct exec **out)
+{
+	struct exec *e;
+
+	if (!o->streams || o->streams > STREAMS_MAX || !o->blocks || o->blocks > BLOCKS_MAX || !o->queue_jobs)
+		return err_set(-EINVAL, "executor: %u streams of %u blocks; at most %u of %u", o->streams, o->blocks, STREAMS_MAX,
+		               BLOCKS_MAX);
+	e = calloc(1, sizeof(*e));
+	if (!e)
+		return err_set(-ENOMEM, "executor: no memory");
+	for (uint32_t i = 0; i < o->streams; i++) {
+		int rc = stream_open(&e->streams[i], o);
+
+		e->n_streams++;
+		if (rc) {
+			host_close(e);
+			return rc;
+		}
+	}
+	*out = e;
+	return 0;
+}
+
+static int host_launch(struct exec *e, uint32_t stream, const struct exec_job *job)
+{
+	struct exec_stream *s = &e->streams[stream];
+	int rc = 0;
+
+	pthread_mutex_lock(&s->lock);
+	if (s->tail - s->head == s->queue_jobs) {
+		rc = -EAGAIN;
+	} else {
+		struct entry *at = &s->jobs[s->tail % s->queue_jobs];
+
+		at->job = *job;
+		at->blocks_left = s->n_blocks;
+		s->tail++;
+		pthread_cond_broadcast(&s->more);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return rc;
+}
+
+const struct exec_ops exec_host = {
+    .name = "host threads",
+    .open = host_open,
+    .close = host_close,
+    .launch = host_launch,
+};

@@ -1,0 +1,71 @@
+/* map.c - a sorted array of maximal runs. */
+#include "map/map.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+
+void map_init(struct map *m) { memset(m, 0, sizeof(*m)); }
+
+void map_free(struct map *m)
+{
+	free(m->regions);
+	map_init(m);
+}
+
+static int continues(const struct wire_region *a, const struct wire_region *b)
+{
+	return a->va + a->bytes == b->va && a->dma + a->bytes == b->dma;
+}
+
+static void remove_at(struct map *m, uint32_t at)
+{
+	memmove(&m->regions[at], &m->regions[at + 1], (m->n - at - 1) * sizeof(*m->regions));
+	m->n--;
+}
+
+int map_insert(struct map *m, uint64_t va, uint64_t bytes, uint64_t dma)
+{
+	struct wire_region r = {.va = va, .bytes = bytes, .dma = dma};
+	uint32_t at = 0;
+
+	if (!bytes || va + bytes < va || dma + bytes < dma)
+		return err_set(-EINVAL, "map: a region of %llu bytes at %#llx is empty or wraps around", (unsigned long long)bytes,
+		               (unsigned long long)va);
+	while (at < m->n && m->regions[at].va < va)
+		at++;
+	if ((at < m->n && va + bytes > m->regions[at].va) || (at && m->regions[at - 1].va + m->regions[at - 1].bytes > va))
+		return err_set(-EEXIST, "map: memory at %#llx is registered already", (unsigned long long)va);
+	if (m->n == m->room) {
+		uint32_t room = m->room ? m->room * 2 : 16;
+		struct wire_region *grown = realloc(m->regions, room * sizeof(*grown));
+
+		if (!grown)
+			return err_set(-ENOMEM, "map: no memory for %u regions", room);
+		m->regions = grown;
+		m->room = room;
+	}
+	memmove(&m->regions[at + 1], &m->regions[at], (m->n - at) * sizeof(*m->regions));
+	m->regions[at] = r;
+	m->n++;
+	if (at + 1 < m->n && continues(&m->regions[at], &m->regions[at + 1])) {
+		m->regions[at].bytes += m->regions[at + 1].bytes;
+		remove_at(m, at + 1);
+	}
+	if (at && continues(&m->regions[at - 1], &m->regions[at])) {
+		m->regions[at - 1].bytes += m->regions[at].bytes;
+		remove_at(m, at);
+	}
+	return 0;
+}
+
+size_t map_ram_bytes(const struct map *m) { return m->room * sizeof(*m->regions); }
+
+struct wire_map map_view(const struct map *m)
+{
+	struct wire_map v = {.regions = m->regions, .n = m->n};
+
+	return v;
+}

@@ -1,0 +1,29 @@
+/*
+ * map.h - the P2P map, host side: built once per registered region, read by device code for the life of a lane.
+ *
+ * 60 GB of memory behind one DMA address is one entry; only memory that a controller sees in pieces costs more.
+ * Not thread-safe: core builds it before the first kernel, under its lock.
+ */
+#ifndef TUTTI_MAP_MAP_H
+#define TUTTI_MAP_MAP_H
+
+#include "wire/map.h"
+
+#include <stddef.h>
+
+struct map {
+	struct wire_region *regions; /* sorted by va */
+	uint32_t n;
+	uint32_t room;
+};
+
+void map_init(struct map *m);
+void map_free(struct map *m);
+/* Adds a run, merging it with its neighbours where va and dma both continue. -EEXIST: overlaps; -ENOMEM; -EINVAL: empty, wraps. */
+int map_insert(struct map *m, uint64_t va, uint64_t bytes, uint64_t dma);
+/* Bytes of RAM that the map holds. */
+size_t map_ram_bytes(const struct map *m);
+/* The table that device code reads; valid until the next insert. */
+struct wire_map map_view(const struct map *m);
+
+#endif

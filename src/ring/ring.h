@@ -1,0 +1,44 @@
+/*
+ * ring.h - gio_uring, host side: IOCBs handed out, issued, waited for. The paper's four calls without the launch, which is
+ * the executor's (core joins the two).
+ *
+ * Threads: get, issue and put by one thread at a time; wait and done by any number, at the same time.
+ */
+#ifndef TUTTI_RING_RING_H
+#define TUTTI_RING_RING_H
+
+#include "wire/ring.h"
+
+struct ring;
+
+struct ring_result {
+	int32_t status;
+	uint32_t failed;
+};
+
+/* init_queue: depth IOCBs (a power of two, at most 65536). -EINVAL, -ENOMEM. */
+int ring_new(uint32_t depth, struct ring **out);
+/* Nothing may be in flight. */
+void ring_free(struct ring *r);
+/* What the kernel is given. */
+struct wire_ring *ring_shared(struct ring *r);
+/*
+ * get_iocb: an IOCB with room for n_ioctx explicit transfers (0: it will name a plan's step). *ioctx (may be NULL when
+ * n_ioctx is 0) is valid until put. -EAGAIN: all are out. -EINVAL: n_ioctx > WIRE_IOCTX_MAX. -ENOMEM.
+ */
+int ring_get(struct ring *r, uint32_t n_ioctx, struct wire_iocb **out, struct wire_ioctx **ioctx);
+/*
+ * Appends IOCBs to a stream's SQ. n_blocks thread blocks will serve them. *sq_first is what the kernel is launched with. The
+ * SQ has as many entries as there are IOCBs: it can't be full. Order of issue is order of launch.
+ */
+void ring_issue(struct ring *r, uint32_t stream, struct wire_iocb *const *iocbs, uint32_t n, uint32_t n_blocks, uint32_t *sq_first);
+/* Takes back what ring_issue appended last, when the launch failed. */
+void ring_unissue(struct ring *r, uint32_t stream, uint32_t n);
+/* wait_cqe: 0 and the result; -ETIMEDOUT at deadline_ns (absolute). A completion stays readable until put. */
+int ring_wait(struct ring *r, uint32_t id, uint64_t deadline_ns, struct ring_result *out);
+/* 1: complete (*out is filled); 0: not yet. Does not wait. */
+int ring_done(struct ring *r, uint32_t id, struct ring_result *out);
+/* Gives an IOCB back: it was never issued, or is complete. */
+void ring_put(struct ring *r, uint32_t id);
+
+#endif

@@ -1,0 +1,91 @@
+/*
+ * ring.h - the rings between the CPU and the I/O kernel: all that ring (host side), dev (kernel) and exec share.
+ *
+ * SQ: numbers of IOCBs, in order of issue. An IOCB is a batch for one layer: either a plan and a step of it (the short
+ * form, whose cost does not depend on the number of blocks), or explicit IOCTX. CQ: one entry per IOCB, written by the
+ * thread block that finishes last. The CQ has as many entries as there are IOCBs, so it can't overflow. So has each SQ;
+ * and as kernels of a stream read it in order, an entry is used again only when its reader is done with it.
+ */
+#ifndef TUTTI_WIRE_RING_H
+#define TUTTI_WIRE_RING_H
+
+#include "port/port.h"
+
+#define WIRE_STREAMS 2u      /* independent orders of kernels: reads, writes */
+#define WIRE_IOCTX_MAX 2048u /* of an IOCB (paper, section 4.2) */
+
+enum wire_io_op { WIRE_READ = 1, WIRE_WRITE = 2 };
+
+/* One object's transfer. */
+struct wire_ioctx {
+	uint64_t mem;          /* address in registered memory */
+	uint64_t offset_bytes; /* on the device */
+	uint32_t bytes;
+	uint16_t dev;          /* index of the device, 0.. */
+	uint16_t op;           /* enum wire_io_op */
+	int32_t status;        /* out: 0, -errno, NVMe status */
+	uint32_t rsvd;
+};
+PORT_ASSERT(sizeof(struct wire_ioctx) == 32, "IOCTX");
+
+/* Steps of a plan. A layer's step is its number; the others are above any layer. */
+enum wire_step {
+	WIRE_STEP_HEADERS = 0x10000,    /* retrieve: read and check the slots' headers */
+	WIRE_STEP_INVALIDATE = 0x10001, /* store: wipe headers that might still be valid */
+	WIRE_STEP_COMMIT = 0x10002,     /* store: write the headers */
+	WIRE_STEP_EXPLICIT = 0x10003,   /* no plan: ioctx */
+};
+
+struct wire_iocb {
+	uint32_t id;
+	uint32_t step;
+	uint64_t plan;  /* struct dev_plan, in memory that the kernel sees; 0 for explicit */
+	uint64_t ioctx; /* struct wire_ioctx array; 0 for a plan's step */
+	uint32_t n;     /* IOCTX */
+	uint32_t rsvd;
+	uint64_t deadline_ns; /* absolute */
+	/* Start only when *event >= event_value (0: at once). The executor waits, not the kernel. */
+	uint64_t event;
+	uint32_t event_value;
+	/* Written by the kernel. */
+	uint32_t blocks_left; /* thread blocks that have not finished their share */
+	int32_t status;       /* first failure that a block met; 0: none */
+	uint32_t failed;      /* blocks of KV (or IOCTX) that failed */
+};
+PORT_ASSERT(sizeof(struct wire_iocb) == 64, "IOCB");
+
+struct wire_ring_cqe {
+	uint32_t seq; /* number of the entry + 1, written last with release: the entry is there */
+	uint32_t id;
+	int32_t status;
+	uint32_t failed;
+};
+PORT_ASSERT(sizeof(struct wire_ring_cqe) == 16, "ring CQE");
+
+struct wire_ring {
+	uint32_t entries;       /* power of two: IOCBs, SQ entries, CQ entries */
+	uint32_t rsvd;
+	struct wire_iocb *iocb;
+	uint32_t *sq[WIRE_STREAMS]; /* IOCB numbers, of each stream of kernels */
+	struct wire_ring_cqe *cq;
+	struct port_parker *host; /* who waits for completions */
+	uint32_t sq_tail[WIRE_STREAMS]; /* written by the host, with release */
+	uint32_t pad1[16];
+	uint32_t cq_tail;       /* claimed by the kernel's blocks */
+	uint32_t pad2[15];
+};
+
+/* The kernel's side of the CQ: claims an entry, fills it, publishes it, wakes the host. Any block, any time. */
+PORT_FN void wire_ring_post(struct wire_ring *r, uint32_t id, int32_t status, uint32_t failed)
+{
+	uint32_t at = port_add_acqrel32(&r->cq_tail, 1);
+	struct wire_ring_cqe *e = &r->cq[at & (r->entries - 1)];
+
+	e->id = id;
+	e->status = status;
+	e->failed = failed;
+	/* Orders the entry, and all results and data before it, before its number (pairs with ring_reap's acquire). */
+	port_store_wake32(&e->seq, at + 1, r->host);
+}
+
+#endif
