@@ -89,11 +89,14 @@ struct ctrl_ops {
 	 */
 	int (*qp_delete)(struct ctrl *c, struct dev_qp *qp, uint64_t deadline_ns);
 	/*
-	 * Makes memory reachable for data transfers; runs are returned through dev_map entries by map/. The virtual
-	 * controllers register it with io_uring where that is possible (-ENOMEM: memlock limit; the region is then
-	 * used unregistered and *registered says 0). dma_addr is what device code must put into descriptors.
+	 * Makes memory reachable for data transfers and lists. dma_addr (may be NULL) is what device code must put into
+	 * descriptors. The virtual controller registers it with io_uring where that is possible; where it is not (memlock
+	 * limit, memory that can't be pinned) the call still returns 0, *registered (may be NULL) says 0, and a warning in the
+	 * log says how to mend it. Commands that name other memory end with status 0x04. -EEXIST: overlaps a mapped region;
+	 * -ENOSPC: too many regions; -EINVAL. Pinning many GB takes seconds, in which the controller answers nothing.
 	 */
 	int (*mem_map)(struct ctrl *c, void *va, uint64_t bytes, uint64_t *dma_addr, int *registered);
+	/* Exactly what was mapped. -EBUSY: a command in flight uses it; -ENOENT: not mapped so. */
 	int (*mem_unmap)(struct ctrl *c, void *va, uint64_t bytes);
 };
 
@@ -101,7 +104,10 @@ extern const struct ctrl_ops ctrl_null, ctrl_virt, ctrl_model;
 
 /* Counters of a soft controller, for tests, bench and doctor. Any thread; values are a snapshot. */
 struct ctrl_counters {
-	uint64_t commands, reads, writes, flushes, bytes_read, bytes_written, syscalls, parks, errors, fixed_ios;
+	uint64_t commands, reads, writes, flushes, bytes_read, bytes_written, syscalls, parks, errors;
+	uint64_t fixed_ios; /* I/Os on registered buffers */
+	uint64_t bounced;   /* commands whose addresses or lengths O_DIRECT refuses: copied through an aligned buffer */
+	uint64_t resumed;   /* short, interrupted or refused I/Os of which the rest was submitted again */
 };
 /* 0, or -EOPNOTSUPP for a controller that has none. */
 int ctrl_counters(struct ctrl *c, struct ctrl_counters *out);
