@@ -65,7 +65,7 @@ MICRO = $(patsubst bench/micro/%.c,$(BUILD)/micro/%,$(MICRO_SRC))
 EXAMPLES = $(call prog,$(EXAMPLE_SRC))
 TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(STATIC)
 
-.PHONY: all lib cli demo test test-programs check tidy bench bench-programs micro fuzz fuzz-programs soak sanitize \
+.PHONY: all lib cli demo test test-programs check tidy bench bench-programs fuzz fuzz-programs soak sanitize \
 	sanitize-programs install clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -73,7 +73,7 @@ TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(STATIC)
 
 all: lib cli ## library (static, shared) and the command tutti
 lib: $(STATIC) $(BUILD)/libtutti.so $(BUILD)/tutti.pc
-cli: $(if $(CLI_SRC),$(CLI))
+cli: $(CLI) $(BUILD)/man/tutti.1 $(BUILD)/tutti.bash
 
 # ---- how things are made ----
 
@@ -132,8 +132,18 @@ $(BENCH): $(call obj,$(BENCH_SRC)) $(STATIC)
 $(EXAMPLES): $(BUILD)/%: $(BUILD)/obj/%.o $(STATIC)
 	$(link) $(LIBS) -o $@
 
-$(BUILD)/tutti.pc: tutti.pc.in include/tutti/tutti.h $(BUILD)/flags
+# Made every time: PREFIX may be another one than the last time.
+$(BUILD)/tutti.pc: tutti.pc.in FORCE
 	@sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
+
+# Man pages and completion come from the tables that also give --help.
+$(BUILD)/man/tutti.1: $(CLI)
+	@mkdir -p $(@D)
+	@for v in $$($(CLI) help --format json | grep -o '"verb": *"[a-z-]*"' | cut -d '"' -f 4); do \
+		$(CLI) help --man $$v > $(@D)/tutti-$$v.1 || exit; done
+	@$(CLI) help --man > $@
+$(BUILD)/tutti.bash: $(CLI)
+	@$(CLI) help --completion > $@
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(CLI_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(FUZZ_SRC) $(SOAK_SRC) \
 	$(BENCH_SRC) $(MICRO_SRC) $(EXAMPLE_SRC)))
@@ -144,7 +154,6 @@ demo: all ## a pool in a file, real documents, a kill in the middle, a table and
 	$(CLI) demo
 
 bench-programs: $(if $(BENCH_SRC),$(BENCH)) $(MICRO)
-micro: $(MICRO)
 bench: all bench-programs ## every number of the README; writes $(BUILD)/bench.json
 	BUILD=$(BUILD) bench/run $(BENCH_ARGS)
 
@@ -190,15 +199,23 @@ tidy: ## include rules, names, lengths, forbidden calls, dead files, format, lin
 
 # ---- keeping it ----
 
+BIN = $(DESTDIR)$(PREFIX)/bin
+LIB = $(DESTDIR)$(LIBDIR)
+INCLUDE = $(DESTDIR)$(PREFIX)/include/tutti
+MAN = $(DESTDIR)$(PREFIX)/share/man/man1
+COMPLETION = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+
 install: all ## PREFIX (/usr/local), DESTDIR: headers, libraries, tutti.pc, man pages, completion, command
-	install -d $(DESTDIR)$(PREFIX)/include/tutti $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/bin
-	install -m 644 include/tutti/*.h $(DESTDIR)$(PREFIX)/include/tutti
-	install -m 644 $(STATIC) $(DESTDIR)$(LIBDIR)
-	install -m 755 $(SHARED) $(DESTDIR)$(LIBDIR)
-	ln -sf $(notdir $(SHARED)) $(DESTDIR)$(LIBDIR)/$(SONAME)
-	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libtutti.so
-	install -m 644 $(BUILD)/tutti.pc $(DESTDIR)$(LIBDIR)/pkgconfig
-	$(if $(CLI_SRC),install -m 755 $(CLI) $(DESTDIR)$(PREFIX)/bin)
+	install -d $(BIN) $(LIB)/pkgconfig $(INCLUDE) $(MAN) $(COMPLETION)
+	install -m 644 include/tutti/*.h $(INCLUDE)
+	install -m 644 $(STATIC) $(LIB)
+	install -m 755 $(SHARED) $(LIB)
+	ln -sf $(notdir $(SHARED)) $(LIB)/$(SONAME)
+	ln -sf $(SONAME) $(LIB)/libtutti.so
+	install -m 644 $(BUILD)/tutti.pc $(LIB)/pkgconfig
+	install -m 755 $(CLI) $(BIN)
+	install -m 644 $(BUILD)/man/*.1 $(MAN)
+	install -m 644 $(BUILD)/tutti.bash $(COMPLETION)/tutti
 
 clean: ## removes $(BUILD)
 	rm -rf $(BUILD)

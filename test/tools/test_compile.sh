@@ -26,18 +26,22 @@ check()
 }
 
 strict="-Wall -Wextra -Wshadow -Wconversion -Wpedantic -Werror"
+# g++ alone counts what TUTTI_..._INIT leaves at zero as missing.
+cxx="-Wall -Wextra -Werror -Wno-missing-field-initializers"
 rooms="-D_GNU_SOURCE -Iinclude -Isrc -Itest -I."
 for header in include/tutti/*.h; do
 	name=$(basename "$header" .h)
+	unit=$out/$name
 	# As a translation unit of its own: a header needs nothing before it. -Iinclude is all that a user gives.
-	echo "#include <tutti/$name.h>" > "$out/$name.c"
-	cp "$out/$name.c" "$out/$name.cc"
-	check "public_${name}_c11" "${CC:-gcc}" -std=c11 $strict -Iinclude -c "$out/$name.c" -o "$out/$name.o"
-	check "public_${name}_clang" clang -std=c11 $strict -Iinclude -c "$out/$name.c" -o "$out/$name.o"
-	check "public_${name}_cxx" g++ -std=c++11 -Wall -Wextra -Werror -Iinclude -c "$out/$name.cc" -o "$out/$name.o"
-	check "public_${name}_clangxx" clang++ -std=c++20 -Wall -Wextra -Werror -Iinclude -c "$out/$name.cc" -o "$out/$name.o"
+	echo "#include <tutti/$name.h>" > "$unit.c"
+	cp "$unit.c" "$unit.cc"
+	check "public_${name}_c11" "${CC:-gcc}" -std=c11 $strict -Iinclude -c "$unit.c" -o "$unit.o"
+	check "public_${name}_clang" clang -std=c11 $strict -Iinclude -c "$unit.c" -o "$unit.o"
+	check "public_${name}_cxx" g++ -std=c++11 $cxx -Iinclude -c "$unit.cc" -o "$unit.o"
+	check "public_${name}_clangxx" clang++ -std=c++20 $cxx -Iinclude -c "$unit.cc" -o "$unit.o"
 done
-check example_cxx g++ -std=c++20 -Wall -Wextra -Werror -Iinclude -c examples/store_retrieve.cc -o "$out/example.o"
+check example_cxx g++ -std=c++20 $cxx -Iinclude -c examples/store_retrieve.cc -o "$out/example.o"
+check example_clangxx clang++ -std=c++20 $cxx -Iinclude -c examples/store_retrieve.cc -o "$out/example.o"
 check device_cxx g++ -std=c++17 -Wall -Wextra -Werror $rooms -c test/dev/compile_cxx.cc -o "$out/cxx.o"
 check device_clangxx clang++ -std=c++17 -Wall -Wextra -Werror $rooms -c test/dev/compile_cxx.cc -o "$out/cxx.o"
 check device_cuda nvcc -arch=sm_90 $rooms -c test/dev/compile_cuda.cu -o "$out/cuda.o"

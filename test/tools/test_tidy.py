@@ -28,7 +28,8 @@ GOOD = {
                        "__attribute__((noinline)) int geom_b(int (*fn)(int a), int b)\n{\n"
                        "#if defined(ONE)\n\tif (b) {\n#else\n\tif (!b) {\n#endif\n\t\treturn fn(twice(b));\n\t}\n"
                        "\treturn 0;\n}\n\nint geom_after(int a) { return a; }\n",
-    "src/wire/disk.h": "/* Bytes. */\nstruct wire_disk {\n\tint a;\n};\n_Static_assert(sizeof(struct wire_disk) == 4, \"\");\n",
+    "src/wire/disk.h": "/* Bytes. */\nstruct wire_disk {\n\tint a;\n};\n"
+                       "_Static_assert(sizeof(struct wire_disk) == 4, \"\");\n",
     "src/cli/main.c": "/* The command. */\n#include <stdio.h>\n#include <tutti/tutti.h>\n\n"
                       "int main(void)\n{\n\tprintf(\"%d\\n\", tutti_version());\n\treturn 0;\n}\n",
     "test/geom/test_addr.c": "/* Tests addresses. */\n#include \"geom/addr.h\"\n#include \"wire/disk.h\"\n\n"
@@ -41,11 +42,13 @@ GOOD = {
 # (name, file, text to replace, replacement or None to delete the file, line of the finding, words of it)
 long_body = "".join(f"\ta += {i};\n" for i in range(70))
 BAD = [
-    ("forbidden_edge", "src/base/err.c", "#include <xxhash.h>", '#include "geom/addr.h"', 3, "may not include room geom"),
+    ("forbidden_edge", "src/base/err.c", "#include <xxhash.h>", '#include "geom/addr.h"', 3,
+     "may not include room geom"),
     ("private_sees_public", "src/base/err.c", "#include <xxhash.h>", "#include <tutti/tutti.h>", 3, "must not see it"),
     ("no_such_header", "src/geom/addr.c", '"base/err.h"', '"base/gone.h"', 2, "no such file"),
     ("bare_include", "src/geom/addr.c", '"base/err.h"', '"addr.h"', 2, "no such file"),
-    ("foreign_library", "src/geom/addr.c", '#include "base/err.h"', "#include <xxhash.h>", 2, "a library that room geom"),
+    ("foreign_library", "src/geom/addr.c", '#include "base/err.h"', "#include <xxhash.h>", 2,
+     "a library that room geom"),
     ("no_prefix", "src/geom/addr.c", "int geom_after(", "int after(", 20, "after is seen outside"),
     ("no_prefix_in_header", "src/geom/addr.h", "int geom_a(", "int a_of(", 6, "a_of is seen outside"),
     ("wrong_prefix", "src/base/err.c", "int err_set(int result)\n{", "int tutti_set(int result)\n{", 13, "tutti_set"),
