@@ -77,10 +77,21 @@ void store_sync_end(struct store *s, uint64_t mark, int flush_result);
 int store_dirty(const struct store *s); /* 1: something was committed since the last sync began */
 
 /* Prewriting, likewise: next() picks a free, unwritten segment (-ENOENT: none wanted; keeps `ahead` ready), the caller
- * writes zeros over its chunks, done() records it durably. */
+ * writes zeros over its chunks, done() records it durably. *n_extents in: room, at least the pool's devices x ranks
+ * (-ENOBUFS: less); out: filled. Until done() the segment is nobody's. */
+#define STORE_EXTENTS_MAX (TUTTI_DEVICES_MAX * TUTTI_RANKS_MAX)
 struct store_extent { uint32_t dev; uint64_t offset_bytes, bytes; };
 int store_prewrite_next(struct store *s, uint32_t ahead, uint32_t *segment, struct store_extent *extents, uint32_t *n_extents);
 int store_prewrite_done(struct store *s, uint32_t segment, int result);
+
+/* ---- keys ---- */
+
+/*
+ * tutti_keys: keys of n consecutive whole blocks (docs/format.md). parent NULL or zeros: chain start. extra NULL: none.
+ * Any thread. -EINVAL: block_tokens 0 or above 2^20. -ENOMEM: on a thread's first call only.
+ */
+int store_keys(const struct tutti_key *ns_digest, const struct tutti_key *parent, const uint32_t *tokens,
+               uint32_t block_tokens, const struct tutti_extra *extra, size_t n, struct tutti_key *keys);
 
 /* ---- namespaces ---- */
 
@@ -117,6 +128,7 @@ struct store_view {
 	struct geom geom;
 	uint64_t generation;
 	uint32_t ns_number;
+	struct tutti_key ns_digest;
 };
 int store_view(const struct store_media *m, const struct tutti_key *ns_digest, uint32_t rank, struct store_view *out);
 

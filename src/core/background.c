@@ -1,0 +1,142 @@
+/*
+ * background.c - the store's one thread: syncs commits after an interval, and writes free segments before they are needed.
+ * Sleeps without a timer when there is neither.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <time.h>
+
+#include "base/err.h"
+#include "core/store.h"
+
+static struct timespec after(uint64_t ns)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	ns += (uint64_t)t.tv_nsec;
+	t.tv_sec += (time_t)(ns / 1000000000u);
+	t.tv_nsec = (long)(ns % 1000000000u);
+	return t;
+}
+
+static int sync_now(struct tutti_store *s, struct media *m)
+{
+	const struct store_media *t = media_table(m);
+	uint64_t mark;
+	int rc = 0;
+
+	pthread_mutex_lock(&s->sync_lock);
+	pthread_mutex_lock(&s->lock);
+	mark = store_sync_begin(s->st);
+	pthread_mutex_unlock(&s->lock);
+	for (uint32_t d = 0; d < t->n_dev && !rc; d++)
+		rc = t->flush(t->self, d);
+	pthread_mutex_lock(&s->lock);
+	store_sync_end(s->st, mark, rc);
+	pthread_mutex_unlock(&s->lock);
+	pthread_mutex_unlock(&s->sync_lock);
+	return rc;
+}
+
+int tutti_store_sync(struct tutti_store *s)
+{
+	return s ? sync_now(s, s->background) : err_set(-EINVAL, "tutti_store_sync: NULL");
+}
+
+/* Writes one segment ahead. Called without the lock. Returns 0 if there may be more to do. */
+static int prewrite_one(struct tutti_store *s)
+{
+	struct store_extent e[TUTTI_DEVICES_MAX * TUTTI_RANKS_MAX];
+	uint32_t segment, n = 0;
+	int rc;
+
+	pthread_mutex_lock(&s->lock);
+	rc = store_prewrite_next(s->st, s->prewrite_ahead, &segment, e, &n);
+	pthread_mutex_unlock(&s->lock);
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < n && !rc; i++)
+		rc = media_zero(s->background, e[i].dev, e[i].offset_bytes, e[i].bytes, &s->stop);
+	if (rc && rc != -ECANCELED)
+		log_warn("segment %u could not be written ahead of use: %s", segment, err_text());
+	pthread_mutex_lock(&s->lock);
+	rc = store_prewrite_done(s->st, segment, rc);
+	pthread_mutex_unlock(&s->lock);
+	return rc;
+}
+
+static void *background(void *arg)
+{
+	struct tutti_store *s = arg;
+
+	pthread_mutex_lock(&s->lock);
+	while (!s->stop) {
+		if (s->prewrite_asked) {
+			int rc;
+
+			s->prewrite_asked = 0;
+			pthread_mutex_unlock(&s->lock);
+			rc = prewrite_one(s);
+			pthread_mutex_lock(&s->lock);
+			s->prewrite_asked |= rc == 0;
+			if (rc == 0)
+				continue;
+		}
+		if (s->sync_asked && s->sync_interval_ns != UINT64_MAX) {
+			struct timespec due = after(s->sync_interval_ns);
+
+			while (!s->stop && !s->prewrite_asked && pthread_cond_timedwait(&s->wake, &s->lock, &due) != ETIMEDOUT)
+				;
+			if (s->stop || s->prewrite_asked)
+				continue;
+			s->sync_asked = 0;
+			pthread_mutex_unlock(&s->lock);
+			if (sync_now(s, s->background))
+				log_warn("background sync failed: %s", err_text());
+			pthread_mutex_lock(&s->lock);
+			continue;
+		}
+		pthread_cond_wait(&s->wake, &s->lock);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return NULL;
+}
+
+void background_poke(struct tutti_store *s, int committed)
+{
+	int wake = 0;
+
+	if (committed && !s->sync_asked)
+		wake = s->sync_asked = 1;
+	if (!committed && s->prewrite_ahead && !s->prewrite_asked)
+		wake = s->prewrite_asked = 1;
+	if (wake)
+		pthread_cond_signal(&s->wake);
+}
+
+int background_start(struct tutti_store *s)
+{
+	sigset_t all, old;
+	int rc;
+
+	s->prewrite_asked = s->prewrite_ahead != 0;
+	sigfillset(&all); /* signals are the application's */
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&s->thread, NULL, background, s);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	s->thread_started = rc == 0;
+	return rc ? err_set(-rc, "the store's background thread could not be started; look at ulimit -u") : 0;
+}
+
+void background_stop(struct tutti_store *s)
+{
+	if (!s->thread_started)
+		return;
+	pthread_mutex_lock(&s->lock);
+	__atomic_store_n(&s->stop, 1, __ATOMIC_RELAXED);
+	pthread_cond_signal(&s->wake);
+	pthread_mutex_unlock(&s->lock);
+	pthread_join(s->thread, NULL);
+	s->thread_started = 0;
+}

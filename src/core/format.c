@@ -1,0 +1,224 @@
+/*
+ * format.c - makes a pool: checks what is there, reserves the space, has store/ write the metadata.
+ *
+ * Nothing is touched before every path was looked at. Files that a failed format created are removed again.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "core/lock.h"
+#include "core/pool.h"
+#include "tutti/tutti.h"
+
+#define PREWRITE_STEP (256ull << 20)
+
+struct work {
+	const struct tutti_format_opts *o;
+	uint64_t each; /* bytes of each device */
+	int created[TUTTI_DEVICES_MAX];
+	int fd[TUTTI_DEVICES_MAX];
+};
+
+static int device_bytes(const char *path, uint64_t *bytes, int *is_block)
+{
+	struct stat st;
+	int fd, rc = 0;
+
+	if (stat(path, &st)) {
+		rc = -errno;
+		return rc == -ENOENT ? rc : err_set(rc, "cannot look at %s: %s", path, err_name(rc));
+	}
+	*is_block = S_ISBLK(st.st_mode);
+	*bytes = (uint64_t)st.st_size;
+	if (!*is_block && !S_ISREG(st.st_mode))
+		return err_set(-EINVAL, "%s is neither a file nor a block device", path);
+	if (!*is_block)
+		return 0;
+	/* O_EXCL on a block device fails while it is mounted, or in use by md or lvm. */
+	fd = open(path, O_RDWR | O_EXCL | O_CLOEXEC);
+	if (fd < 0 || ioctl(fd, BLKGETSIZE64, bytes)) {
+		rc = -errno;
+		err_set(rc, "cannot take block device %s: %s%s", path, err_name(rc),
+		        rc == -EBUSY ? " (mounted, or part of md or lvm?)" : "");
+	}
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
+
+/* Looks at every path before anything is changed. *all: bytes of the smallest block device, if there is one. */
+static int survey(const struct tutti_format_opts *o, uint64_t *smallest_block)
+{
+	*smallest_block = 0;
+	for (uint32_t i = 0; i < o->n_paths; i++) {
+		uint64_t bytes = 0;
+		int is_block = 0, rc;
+
+		for (uint32_t k = 0; k < i; k++)
+			if (!strcmp(o->paths[i], o->paths[k]))
+				return err_set(-EINVAL, "%s is named twice", o->paths[i]);
+		rc = device_bytes(o->paths[i], &bytes, &is_block);
+		if (rc == -ENOENT)
+			continue;
+		if (rc)
+			return rc;
+		if (bytes && !o->overwrite)
+			return err_set(-EEXIST, "%s exists and holds %llu bytes; nothing was touched (overwrite it: --overwrite)",
+			               o->paths[i], (unsigned long long)bytes);
+		if (is_block && (!*smallest_block || bytes < *smallest_block))
+			*smallest_block = bytes;
+	}
+	return 0;
+}
+
+/* Nobody else may have it open: neither a store nor a lane. */
+static int check_unused(int fd, const char *path)
+{
+	int pid = lock_lane_pid(fd, NULL);
+
+	if (pid)
+		return err_set(-EBUSY, "%s: process %d has it open as a pool", path, pid);
+	if (lock_store(fd))
+		return err_set(-EBUSY, "%s: a store has it open", path);
+	return 0;
+}
+
+static int reserve_file(struct work *w, uint32_t i)
+{
+	const char *path = w->o->paths[i];
+	struct stat st;
+	int rc;
+
+	w->fd[i] = open(path, O_RDWR | O_CLOEXEC);
+	if (w->fd[i] < 0 && errno == ENOENT) {
+		w->fd[i] = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+		w->created[i] = w->fd[i] >= 0;
+	}
+	if (w->fd[i] < 0 || fstat(w->fd[i], &st)) {
+		rc = -errno;
+		return err_set(rc, "cannot create %s: %s", path, err_name(rc));
+	}
+	rc = check_unused(w->fd[i], path);
+	if (rc || S_ISBLK(st.st_mode))
+		return rc;
+	if (ftruncate(w->fd[i], 0) || ftruncate(w->fd[i], (off_t)w->each))
+		return err_set(-errno, "cannot size %s to %llu bytes: %s", path, (unsigned long long)w->each, err_name(-errno));
+	if (w->o->prewrite == TUTTI_PREWRITE_NONE)
+		return 0;
+	if (fallocate(w->fd[i], 0, 0, (off_t)w->each)) {
+		rc = -errno;
+		if (rc == -EOPNOTSUPP && w->o->prewrite == TUTTI_PREWRITE_ALL)
+			return 0; /* writing it all reserves it */
+		return err_set(rc, "cannot reserve %llu bytes for %s: %s%s", (unsigned long long)w->each, path, err_name(rc),
+		               rc == -EOPNOTSUPP ? "; this file system can't reserve: use --prewrite all" : "");
+	}
+	return 0;
+}
+
+static int prewrite(const struct work *w, struct media *m)
+{
+	uint64_t total = w->each * w->o->n_paths, done = 0;
+
+	for (uint32_t i = 0; i < w->o->n_paths; i++) {
+		for (uint64_t at = 0; at < w->each; at += PREWRITE_STEP) {
+			uint64_t bytes = w->each - at < PREWRITE_STEP ? w->each - at : PREWRITE_STEP;
+			int rc = media_zero(m, i, at, bytes, NULL);
+
+			if (rc)
+				return rc;
+			done += bytes;
+			if (w->o->progress)
+				w->o->progress(w->o->progress_arg, "bytes written", done, total);
+		}
+	}
+	return 0;
+}
+
+static int write_pool(struct work *w)
+{
+	struct pool_opts po = {.paths = w->o->paths, .n_paths = w->o->n_paths, .as_given = 1};
+	struct store_format_opts fo = {.ranks = w->o->ranks, .segment_bytes = w->o->segment_bytes};
+	const char *names[TUTTI_DEVICES_MAX];
+	struct media *m = NULL;
+	struct pool p;
+	int rc = pool_open(&po, &p);
+
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < w->o->n_paths; i++) {
+		names[i] = realpath(w->o->paths[i], NULL); /* a pool is opened from any directory */
+		if (!names[i])
+			rc = err_set(-errno, "%s: %s", w->o->paths[i], err_name(-errno));
+	}
+	fo.paths = names;
+	fo.bytes = w->each * w->o->n_paths;
+	fo.prewritten = w->o->prewrite != TUTTI_PREWRITE_SEGMENT;
+	if (!rc && getrandom(fo.uuid, sizeof(fo.uuid), 0) != sizeof(fo.uuid))
+		rc = err_set(-EIO, "no random numbers for the pool's id");
+	if (!rc)
+		rc = media_new(p.ops, p.ctrl, &p.info, &m);
+	if (!rc && w->o->prewrite == TUTTI_PREWRITE_ALL)
+		rc = prewrite(w, m);
+	if (!rc)
+		rc = store_format(media_table(m), &fo);
+	media_free(m);
+	pool_close(&p);
+	for (uint32_t i = 0; i < w->o->n_paths; i++)
+		free((void *)(uintptr_t)names[i]);
+	return rc;
+}
+
+static int check_opts(const struct tutti_format_opts *o)
+{
+	if (!o || o->size != sizeof(*o))
+		return err_set(-EINVAL, "tutti_format: options not initialised with TUTTI_FORMAT_OPTS_INIT");
+	if (!o->paths || !o->n_paths || o->n_paths > TUTTI_DEVICES_MAX)
+		return err_set(-EINVAL, "%u paths given; a pool has 1 to %d", o->n_paths, TUTTI_DEVICES_MAX);
+	if (!o->ranks || o->ranks > TUTTI_RANKS_MAX)
+		return err_set(-EINVAL, "%u ranks; a pool has 1 to %d", o->ranks, TUTTI_RANKS_MAX);
+	if (o->bytes > 1ull << 60)
+		return err_set(-EINVAL, "%llu bytes are too many for a pool", (unsigned long long)o->bytes);
+	return 0;
+}
+
+int tutti_format(const struct tutti_format_opts *o)
+{
+	struct work w = {.o = o};
+	uint64_t block_bytes;
+	int rc = check_opts(o);
+
+	if (!rc)
+		rc = survey(o, &block_bytes);
+	if (rc)
+		return rc;
+	w.each = o->bytes / o->n_paths;
+	if (!w.each && block_bytes)
+		w.each = block_bytes;
+	if (block_bytes && w.each > block_bytes)
+		return err_set(-ENOSPC, "the smallest block device has %llu bytes, %llu were asked of each",
+		               (unsigned long long)block_bytes, (unsigned long long)w.each);
+	w.each = w.each / STORE_MEDIA_ALIGN * STORE_MEDIA_ALIGN;
+	if (!w.each)
+		return err_set(-EINVAL, "a pool of %llu bytes on %u devices is too small", (unsigned long long)o->bytes, o->n_paths);
+	for (uint32_t i = 0; i < TUTTI_DEVICES_MAX; i++)
+		w.fd[i] = -1;
+	for (uint32_t i = 0; i < o->n_paths && !rc; i++)
+		rc = reserve_file(&w, i);
+	if (!rc)
+		rc = write_pool(&w);
+	for (uint32_t i = 0; i < o->n_paths; i++) {
+		if (rc && w.created[i])
+			unlink(o->paths[i]);
+		if (w.fd[i] >= 0)
+			close(w.fd[i]);
+	}
+	return rc;
+}

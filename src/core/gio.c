@@ -1,0 +1,170 @@
+/* gio.c - the raw gio_uring calls: an engine over devices as they are, without a pool. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "core/engine.h"
+#include "core/pool.h"
+#include "tutti/gio_uring.h"
+
+#define DEADLINE_DEFAULT_NS 30000000000ull
+
+struct gio {
+	struct pool pool;
+	struct engine *engine;
+	uint64_t deadline_ns;
+};
+
+PORT_ASSERT(sizeof(struct gio_ioctx) == sizeof(struct wire_ioctx) && offsetof(struct gio_ioctx, status) == offsetof(struct wire_ioctx, status) &&
+                (int)GIO_READ == (int)WIRE_READ && (int)GIO_WRITE == (int)WIRE_WRITE && GIO_IOCTX_MAX == WIRE_IOCTX_MAX,
+            "gio_ioctx is wire_ioctx, for those who see only include/");
+
+int gio_init_queue(const struct gio_opts *o, struct gio **out)
+{
+	struct engine_opts eo = {0};
+	struct pool_opts po;
+	struct gio *g;
+	int rc;
+
+	if (!o || o->size != sizeof(*o) || !out)
+		return err_set(-EINVAL, "gio_init_queue: options not initialised with GIO_OPTS_INIT, or NULL");
+	g = calloc(1, sizeof(*g));
+	if (!g)
+		return err_set(-ENOMEM, "gio: no memory");
+	po = (struct pool_opts){.paths = o->paths,
+	                        .n_paths = o->n_paths,
+	                        .controller = o->controller,
+	                        .timing = o->timing,
+	                        .read_only = o->read_only,
+	                        .no_sgl = o->no_sgl,
+	                        .as_given = 1};
+	g->deadline_ns = o->deadline_ns ? o->deadline_ns : DEADLINE_DEFAULT_NS;
+	rc = pool_open(&po, &g->pool);
+	if (rc) {
+		free(g);
+		return rc;
+	}
+	eo.ctrl_ops = g->pool.ops;
+	eo.ctrl = g->pool.ctrl;
+	eo.info = &g->pool.info;
+	eo.blocks = o->sms ? o->sms : 1;
+	eo.queue_depth = o->queue_depth ? o->queue_depth : 64;
+	eo.ring_depth = o->depth ? o->depth : 256;
+	eo.n_devs = g->pool.n_dev;
+	for (uint32_t i = 0; i < eo.n_devs; i++)
+		eo.end_byte[i] = g->pool.info.ns[i].capacity_bytes;
+	rc = engine_new(&eo, &g->engine);
+	if (rc) {
+		pool_close(&g->pool);
+		free(g);
+		return rc;
+	}
+	*out = g;
+	return 0;
+}
+
+int gio_close(struct gio *g)
+{
+	int rc = g ? engine_free(g->engine) : 0;
+
+	if (rc || !g)
+		return rc;
+	pool_close(&g->pool);
+	free(g);
+	return 0;
+}
+
+int gio_get_info(struct gio *g, struct gio_info *out)
+{
+	if (!g || !out)
+		return err_set(-EINVAL, "gio_get_info: NULL");
+	memset(out, 0, sizeof(*out));
+	out->mdts_bytes = g->pool.info.mdts_bytes;
+	out->n_dev = g->pool.n_dev;
+	for (uint32_t i = 0; i < g->pool.n_dev; i++) {
+		const struct ctrl_ns_info *ns = &g->pool.info.ns[i];
+
+		out->capacity_bytes[i] = ns->capacity_bytes;
+		out->lba_bytes = ns->lba_bytes > out->lba_bytes ? ns->lba_bytes : out->lba_bytes;
+		out->mem_align_bytes = ns->mem_align_bytes > out->mem_align_bytes ? ns->mem_align_bytes : out->mem_align_bytes;
+	}
+	snprintf(out->controller, sizeof(out->controller), "%s", g->pool.info.model);
+	snprintf(out->executor, sizeof(out->executor), "%s", engine_executor(g->engine));
+	return 0;
+}
+
+int gio_register(struct gio *g, void *mem, uint64_t bytes)
+{
+	int registered;
+
+	if (!g || !mem || !bytes)
+		return err_set(-EINVAL, "gio_register: NULL or no bytes");
+	return engine_map(g->engine, mem, bytes, &registered);
+}
+
+int gio_get_iocb(struct gio *g, uint32_t n, const struct gio_event *event, uint32_t *id, struct gio_ioctx **ioctx)
+{
+	struct wire_iocb *io;
+	struct wire_ioctx *at;
+	int rc;
+
+	if (!g || !n || !id || !ioctx)
+		return err_set(-EINVAL, "gio_get_iocb: NULL, or no IOCTX");
+	rc = ring_get(engine_ring(g->engine), n, &io, &at);
+	if (rc)
+		return rc;
+	if (event) {
+		io->event = (uint64_t)(uintptr_t)event->word;
+		io->event_value = event->value;
+	}
+	*id = io->id;
+	*ioctx = (struct gio_ioctx *)at;
+	return 0;
+}
+
+int gio_issue_io(struct gio *g, const uint32_t *ids, uint32_t n, uint32_t sms)
+{
+	struct wire_iocb *iocbs[DEV_STEPS_MAX];
+	struct engine_launch go = {.iocbs = iocbs, .n = n, .stream = ENGINE_READS};
+	struct wire_ring *r;
+
+	(void)sms; /* host executor: all blocks that were opened */
+	if (!g || !ids || !n || n > DEV_STEPS_MAX)
+		return err_set(-EINVAL, "gio_issue_io: NULL, or not 1 to %u IOCBs", DEV_STEPS_MAX);
+	r = ring_shared(engine_ring(g->engine));
+	for (uint32_t i = 0; i < n; i++) {
+		if (ids[i] >= r->entries)
+			return err_set(-EINVAL, "gio_issue_io: no IOCB %u", ids[i]);
+		iocbs[i] = &r->iocb[ids[i]];
+		for (uint32_t k = 0; k < iocbs[i]->n; k++) {
+			const struct wire_ioctx *c = (const struct wire_ioctx *)(uintptr_t)iocbs[i]->ioctx + k;
+
+			if (c->dev >= g->pool.n_dev || (c->op != WIRE_READ && c->op != WIRE_WRITE))
+				return err_set(-EINVAL, "gio_issue_io: IOCB %u, IOCTX %u: no device %u, or unknown operation %u", ids[i], k,
+				               c->dev, c->op);
+		}
+	}
+	go.event = (const uint32_t *)(uintptr_t)iocbs[0]->event;
+	go.event_value = iocbs[0]->event_value;
+	go.deadline_ns = port_now_ns() + g->deadline_ns;
+	return engine_launch(g->engine, &go);
+}
+
+int gio_wait_cqe(struct gio *g, uint32_t id, uint64_t deadline_ns, struct gio_result *out)
+{
+	struct ring_result r;
+	int rc;
+
+	if (!g || !out || id >= ring_shared(engine_ring(g->engine))->entries)
+		return err_set(-EINVAL, "gio_wait_cqe: NULL, or no such IOCB");
+	rc = ring_wait(engine_ring(g->engine), id, deadline_ns, &r);
+	if (rc)
+		return err_set(rc, "gio: IOCB %u is not complete at the deadline", id);
+	out->status = r.status;
+	out->failed = r.failed;
+	return 0;
+}
+
+void gio_put_iocb(struct gio *g, uint32_t id) { ring_put(engine_ring(g->engine), id); }

@@ -1,0 +1,85 @@
+/*
+ * lane.h - what lane.c, plan.c and write_queue.c share: the data path of one rank.
+ */
+#ifndef TUTTI_CORE_LANE_H
+#define TUTTI_CORE_LANE_H
+
+#include <pthread.h>
+
+#include "core/engine.h"
+#include "core/pool.h"
+#include "tutti/tutti.h"
+#include "wire/blob.h"
+
+#define LANE_PLANS_MAX 4096u
+
+/* A layer of a store that waits for its turn. */
+struct write_item {
+	struct wire_iocb *iocb;
+	struct tutti_plan *plan;
+	uint64_t queued_ns;
+};
+
+/* Stores wait here while reads are in flight: bounded, first in first out, never older than WRITE_PATIENCE_NS for long. */
+struct write_queue {
+	pthread_mutex_t lock;
+	struct write_item *items; /* ring of `room` */
+	uint32_t room, head, n;
+	uint32_t reads_in_flight;  /* kernels */
+	uint32_t writes_in_flight; /* kernels */
+};
+
+struct tutti_lane {
+	struct pool pool;
+	struct store_view view;
+	struct engine *engine;
+	struct write_queue writes;
+	uint64_t deadline_ns; /* of one kernel */
+	uint32_t rank;
+	uint32_t mem_align_bytes, lba_bytes;
+	int no_verify, null_ctrl;
+	uint32_t n_plans;
+	/* The registered KV memory. */
+	struct dev_layout mem;
+	uint64_t *layer_base;
+	uint64_t blocks;
+	int registered, kernel_registered, bounce;
+	char why[160];
+	pthread_mutex_t stats_lock;
+	uint64_t failed_blocks, layers_retrieved, layers_stored, stores_dropped;
+	uint32_t sms, queue_depth;
+};
+
+#define PLAN_NO_IOCB UINT32_MAX
+
+struct tutti_plan {
+	struct tutti_lane *lane;
+	struct dev_plan dev;
+	struct wire_blob blob;
+	struct dev_entry *entries;
+	uint8_t (*keys)[WIRE_KEY_BYTES];
+	uint32_t *iocb; /* [layers], then headers or invalidate, then commit: id, or PLAN_NO_IOCB */
+	uint32_t layers_issued;
+	uint32_t needs_wipe; /* store: some header on disk may be valid */
+	int dropped;
+	int commit_issued;
+};
+
+/* Number of iocb[] for the steps beside layers. */
+static inline uint32_t plan_first_step(const struct tutti_plan *p) { return p->dev.geom.layers; }
+static inline uint32_t plan_commit_step(const struct tutti_plan *p) { return p->dev.geom.layers + 1; }
+
+/* The deadline of a kernel that starts now for this plan; -ESTALE if its lease leaves no time for I/O. */
+int plan_deadline(const struct tutti_plan *p, uint64_t *deadline_ns);
+
+int write_queue_init(struct write_queue *q, uint32_t room);
+void write_queue_free(struct write_queue *q);
+/* Queues n IOCBs in order. -EAGAIN: no room for all of them; none was queued. */
+int write_queue_add(struct tutti_lane *l, struct tutti_plan *p, struct wire_iocb *const *iocbs, uint32_t n);
+/* Launches what may be launched now. Called whenever something changed. */
+void write_queue_kick(struct tutti_lane *l);
+/* A read kernel was launched; write_queue_read_done is its `done`. */
+void write_queue_read_begin(struct tutti_lane *l);
+void write_queue_read_done(void *lane);
+
+#endif

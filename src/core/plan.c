@@ -1,0 +1,413 @@
+/*
+ * plan.c - a plan's life: opened from a blob, its steps issued, waited for, reported as a completion blob.
+ *
+ * A retrieve is headers, then layers. A store is: wipe old headers, layers, commit (the new headers). Each is an IOCB that
+ * names plan and step, so issuing costs the same for 16 blocks and for 16,384.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "core/blob.h"
+#include "core/lane.h"
+
+#define RESET_MARGIN_NS 2500000000ull /* what a reset of the queue pairs may take, on top of a kernel's deadline */
+#define WRITE_WAIT_SLICE_NS 10000000ull
+
+/* ---- open and free ---- */
+
+static void plan_free(struct tutti_plan *p)
+{
+	for (uint32_t i = 0; p->iocb && i < p->dev.geom.layers + 2; i++)
+		if (p->iocb[i] != PLAN_NO_IOCB)
+			ring_put(engine_ring(p->lane->engine), p->iocb[i]);
+	free(p->iocb);
+	free(p->entries);
+	free(p->keys);
+	free(p->dev.sums);
+	free(p->dev.results);
+	free(p);
+}
+
+static int plan_alloc(struct tutti_plan *p, uint32_t n)
+{
+	const struct geom *g = &p->dev.geom;
+
+	p->entries = malloc(n * sizeof(*p->entries));
+	p->keys = malloc(n * sizeof(*p->keys));
+	p->iocb = malloc((g->layers + 2) * sizeof(*p->iocb));
+	p->dev.results = calloc(n, sizeof(*p->dev.results));
+	p->dev.sums = calloc((size_t)n * geom_objects(g), sizeof(*p->dev.sums));
+	if (!p->entries || !p->keys || !p->iocb || !p->dev.results || !p->dev.sums)
+		return err_set(-ENOMEM, "no memory for a plan of %u blocks", n);
+	for (uint32_t i = 0; i < g->layers + 2; i++)
+		p->iocb[i] = PLAN_NO_IOCB;
+	return 0;
+}
+
+static int plan_fill(struct tutti_plan *p, const void *blob, const uint64_t *blocks)
+{
+	struct dev_plan *d = &p->dev;
+	const struct tutti_lane *l = p->lane;
+	uint64_t slots = (uint64_t)d->geom.slots_per_segment * d->geom.n_segments;
+
+	for (uint32_t i = 0; i < d->n; i++) {
+		struct wire_blob_entry e = blob_entry_at(blob, i);
+
+		if (e.slot >= slots)
+			return err_set(-EBADMSG, "plan blob: slot %u is outside of the pool", e.slot);
+		if (blocks[i] >= l->blocks)
+			return err_set(-EINVAL, "plan: block number %llu, but the KV memory has %llu blocks", (unsigned long long)blocks[i],
+			               (unsigned long long)l->blocks);
+		p->entries[i].slot = e.slot;
+		p->entries[i].block = (uint32_t)blocks[i];
+		p->entries[i].header_valid = e.value != 0;
+		p->entries[i].rsvd = 0;
+		p->needs_wipe |= p->entries[i].header_valid;
+		memcpy(p->keys[i], e.key, WIRE_KEY_BYTES);
+	}
+	d->entries = p->entries;
+	d->keys = (const uint8_t(*)[WIRE_KEY_BYTES])p->keys;
+	return 0;
+}
+
+static int plan_check(const struct tutti_lane *l, const struct wire_blob *b, size_t n_blocks)
+{
+	if (!l->registered)
+		return err_set(-EINVAL, "plan: register the KV memory first (tutti_lane_register)");
+	if (b->n != n_blocks || !b->n)
+		return err_set(-EINVAL, "plan: the blob has %u blocks, %zu block numbers were given", b->n, n_blocks);
+	if (b->op != TUTTI_RETRIEVE && b->op != TUTTI_STORE)
+		return err_set(-EBADMSG, "plan blob: unknown operation %u", b->op);
+	if (b->epoch != l->view.pool.epoch)
+		return err_set(-ESTALE, "plan: of epoch %llu, this lane belongs to epoch %llu; open the lane again",
+		               (unsigned long long)b->epoch, (unsigned long long)l->view.pool.epoch);
+	if (memcmp(b->ns_digest, l->view.ns_digest.b, sizeof(b->ns_digest)))
+		return err_set(-EINVAL, "plan: of another namespace than this lane's");
+	if (b->expiry_ns <= port_now_ns())
+		return err_set(-ESTALE, "plan: its lease has expired; look up again");
+	if (l->no_verify && b->op == TUTTI_RETRIEVE && !(b->flags & WIRE_BLOB_SYNCED) && !l->null_ctrl)
+		return err_set(-EPERM, "plan: holds blocks that were not synced, and this lane does not verify; "
+		                       "call tutti_store_sync or verify");
+	if (l->n_plans >= LANE_PLANS_MAX)
+		return err_set(-EAGAIN, "plan: %u plans are open", l->n_plans);
+	return 0;
+}
+
+int tutti_plan_open(struct tutti_lane *l, const void *blob, size_t bytes, const uint64_t *blocks, size_t n_blocks,
+                    struct tutti_plan **out)
+{
+	struct tutti_plan *p;
+	struct wire_blob b;
+	int rc;
+
+	if (!l || !blocks || !out)
+		return err_set(-EINVAL, "tutti_plan_open: NULL");
+	rc = blob_open(blob, bytes, WIRE_BLOB_PLAN, &b);
+	if (!rc)
+		rc = plan_check(l, &b, n_blocks);
+	if (rc)
+		return rc;
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		return err_set(-ENOMEM, "no memory for a plan");
+	p->lane = l;
+	p->blob = b;
+	p->dev.geom = l->view.geom;
+	p->dev.mem = l->mem;
+	p->dev.op = b.op == TUTTI_STORE ? WIRE_WRITE : WIRE_READ;
+	p->dev.flags = (l->no_verify || l->null_ctrl ? 0u : DEV_PLAN_VERIFY) | (l->bounce ? DEV_PLAN_BOUNCE : 0u) |
+	               (l->null_ctrl ? DEV_PLAN_NO_HEADERS : 0u);
+	p->dev.n = b.n;
+	p->dev.rank = l->rank;
+	p->dev.generation = b.generation;
+	p->dev.sequence = b.sequence;
+	p->dev.epoch = b.epoch;
+	p->dev.depth = b.depth;
+	memcpy(p->dev.ns_digest, b.ns_digest, sizeof(p->dev.ns_digest));
+	memcpy(p->dev.parent, b.parent, sizeof(p->dev.parent));
+	rc = plan_alloc(p, b.n);
+	if (!rc)
+		rc = plan_fill(p, blob, blocks);
+	if (rc) {
+		plan_free(p);
+		return rc;
+	}
+	l->n_plans++;
+	*out = p;
+	return 0;
+}
+
+int plan_deadline(const struct tutti_plan *p, uint64_t *deadline_ns)
+{
+	uint64_t now = port_now_ns(), last = p->blob.expiry_ns;
+
+	if (last < now + RESET_MARGIN_NS + WRITE_WAIT_SLICE_NS)
+		return err_set(-ESTALE, "plan: its lease ends too soon for I/O; ask for longer leases");
+	*deadline_ns = now + p->lane->deadline_ns;
+	if (*deadline_ns > last - RESET_MARGIN_NS)
+		*deadline_ns = last - RESET_MARGIN_NS;
+	return 0;
+}
+
+/* ---- issue ---- */
+
+/* An IOCB for a step of p; remembered at p->iocb[at]. */
+static int step_iocb(struct tutti_plan *p, uint32_t at, uint32_t step, struct wire_iocb **out)
+{
+	int rc = ring_get(engine_ring(p->lane->engine), 0, out, NULL);
+
+	if (rc)
+		return rc;
+	(*out)->plan = (uint64_t)(uintptr_t)&p->dev;
+	(*out)->step = step;
+	p->iocb[at] = (*out)->id;
+	return 0;
+}
+
+static void step_undo(struct tutti_plan *p, uint32_t at)
+{
+	if (p->iocb[at] != PLAN_NO_IOCB)
+		ring_put(engine_ring(p->lane->engine), p->iocb[at]);
+	p->iocb[at] = PLAN_NO_IOCB;
+}
+
+/* Issues layers [from, to) of a retrieve, and before the first of the plan its headers, as one kernel. */
+static int retrieve_layers(struct tutti_plan *p, uint32_t from, uint32_t to)
+{
+	struct wire_iocb *iocbs[DEV_STEPS_MAX];
+	struct engine_launch go = {.iocbs = iocbs, .stream = ENGINE_READS, .done = write_queue_read_done, .done_arg = p->lane};
+	uint32_t headers = plan_first_step(p);
+	int first = p->iocb[headers] == PLAN_NO_IOCB && !(p->dev.flags & DEV_PLAN_NO_HEADERS);
+	int rc = plan_deadline(p, &go.deadline_ns);
+
+	if (!rc && first)
+		rc = step_iocb(p, headers, WIRE_STEP_HEADERS, &iocbs[go.n++]);
+	for (uint32_t i = from; i < to && !rc; i++)
+		rc = step_iocb(p, i, i, &iocbs[go.n++]);
+	if (!rc) {
+		write_queue_read_begin(p->lane);
+		rc = engine_launch(p->lane->engine, &go);
+		if (rc)
+			write_queue_read_done(p->lane);
+	}
+	if (rc) {
+		for (uint32_t i = from; i < to; i++)
+			step_undo(p, i);
+		if (first)
+			step_undo(p, headers);
+		return rc;
+	}
+	p->layers_issued += to - from;
+	return 0;
+}
+
+int tutti_retrieve(struct tutti_plan *p)
+{
+	uint32_t layers;
+	int rc = 0;
+
+	if (!p || p->dev.op != WIRE_READ || p->layers_issued)
+		return err_set(-EINVAL, "tutti_retrieve: not a fresh retrieve plan");
+	layers = p->dev.geom.layers;
+	for (uint32_t i = 0; i < layers && !rc; i += DEV_STEPS_MAX - 1)
+		rc = retrieve_layers(p, i, layers - i < DEV_STEPS_MAX - 1 ? layers : i + DEV_STEPS_MAX - 1);
+	return rc;
+}
+
+int tutti_retrieve_layer(struct tutti_plan *p, uint32_t layer)
+{
+	if (!p || p->dev.op != WIRE_READ || layer >= p->dev.geom.layers || p->iocb[layer] != PLAN_NO_IOCB)
+		return err_set(-EINVAL, "tutti_retrieve_layer: not a retrieve plan, no such layer, or issued already");
+	return retrieve_layers(p, layer, layer + 1);
+}
+
+static int drop(struct tutti_plan *p, int rc)
+{
+	p->dropped = 1;
+	pthread_mutex_lock(&p->lane->stats_lock);
+	p->lane->stores_dropped++;
+	pthread_mutex_unlock(&p->lane->stats_lock);
+	return rc;
+}
+
+int tutti_store_layer(struct tutti_plan *p, uint32_t layer)
+{
+	struct wire_iocb *iocbs[2];
+	uint32_t n = 0, wipe;
+	uint64_t due;
+	int rc;
+
+	if (!p || p->dev.op != WIRE_WRITE || layer >= p->dev.geom.layers || p->iocb[layer] != PLAN_NO_IOCB || p->commit_issued)
+		return err_set(-EINVAL, "tutti_store_layer: not a store plan, no such layer, or stored already");
+	if (p->dropped)
+		return err_set(-ECANCELED, "this store was dropped");
+	wipe = plan_first_step(p);
+	rc = plan_deadline(p, &due);
+	if (!rc && p->needs_wipe && p->iocb[wipe] == PLAN_NO_IOCB)
+		rc = step_iocb(p, wipe, WIRE_STEP_INVALIDATE, &iocbs[n++]);
+	if (!rc)
+		rc = step_iocb(p, layer, layer, &iocbs[n++]);
+	if (!rc)
+		rc = write_queue_add(p->lane, p, iocbs, n);
+	if (rc) {
+		step_undo(p, layer);
+		if (n && iocbs[0]->step == WIRE_STEP_INVALIDATE)
+			step_undo(p, wipe);
+		return drop(p, err_prefix(rc, "store dropped"));
+	}
+	p->layers_issued++;
+	return 0;
+}
+
+/* ---- wait and report ---- */
+
+int tutti_wait_layer(struct tutti_plan *p, uint32_t layer, uint64_t deadline_ns)
+{
+	struct ring_result r;
+	int rc;
+
+	if (!p || layer >= p->dev.geom.layers || p->iocb[layer] == PLAN_NO_IOCB)
+		return err_set(-EINVAL, "tutti_wait_layer: this layer was not issued");
+	rc = ring_wait(engine_ring(p->lane->engine), p->iocb[layer], deadline_ns, &r);
+	if (rc)
+		return err_set(rc, "layer %u: no answer by the deadline", layer);
+	/* Any failure so far, of this layer or one before it: a block is whole or it is not. */
+	rc = (int)port_load_acquire32(&p->dev.first_error);
+	return rc ? err_set(rc, "layer %u: at least one block failed (%s); recompute from there", layer, err_name(rc)) : 0;
+}
+
+int tutti_plan_poll(struct tutti_plan *p)
+{
+	struct ring_result r;
+
+	for (uint32_t i = 0; p && i < p->dev.geom.layers + 2; i++)
+		if (p->iocb[i] != PLAN_NO_IOCB && !ring_done(engine_ring(p->lane->engine), p->iocb[i], &r))
+			return 0;
+	return 1;
+}
+
+int tutti_plan_failed(struct tutti_plan *p, size_t i)
+{
+	return !p || i >= p->dev.n ? -EINVAL : __atomic_load_n(&p->dev.results[i], __ATOMIC_RELAXED);
+}
+
+/* Waits for one step; a store that waits behind reads is pushed on, since nobody else may come by to do so. */
+static int wait_step(struct tutti_plan *p, uint32_t at, uint64_t deadline_ns)
+{
+	struct ring_result r;
+
+	for (;;) {
+		uint64_t slice = port_now_ns() + WRITE_WAIT_SLICE_NS;
+		int rc = ring_wait(engine_ring(p->lane->engine), p->iocb[at], slice < deadline_ns ? slice : deadline_ns, &r);
+
+		if (!rc)
+			return 0;
+		if (port_now_ns() >= deadline_ns)
+			return -ETIMEDOUT;
+		if (p->dev.op == WIRE_WRITE)
+			write_queue_kick(p->lane);
+	}
+}
+
+static int wait_all(struct tutti_plan *p, uint64_t deadline_ns)
+{
+	for (uint32_t i = 0; i < p->dev.geom.layers + 2; i++)
+		if (p->iocb[i] != PLAN_NO_IOCB && wait_step(p, i, deadline_ns))
+			return engine_dead(p->lane->engine)
+			           ? -ENOTRECOVERABLE
+			           : err_set(-ETIMEDOUT, "plan: I/O is in flight at the deadline; call tutti_plan_finish again");
+	return 0;
+}
+
+/* Writes the headers of what is whole. Everything issued before is complete or in the queue before it. */
+static int commit(struct tutti_plan *p)
+{
+	struct wire_iocb *io;
+	int rc;
+
+	if (p->commit_issued || p->dropped)
+		return 0;
+	if (p->layers_issued < p->dev.geom.layers) {
+		drop(p, 0);
+		return 0;
+	}
+	rc = step_iocb(p, plan_commit_step(p), WIRE_STEP_COMMIT, &io);
+	if (!rc)
+		rc = write_queue_add(p->lane, p, &io, 1);
+	if (rc) {
+		step_undo(p, plan_commit_step(p));
+		drop(p, rc);
+		return 0; /* reported per block */
+	}
+	p->commit_issued = 1;
+	return 0;
+}
+
+size_t tutti_completion_blob_bytes(size_t n_blocks) { return blob_bytes(n_blocks); }
+
+static int plan_result(const struct tutti_plan *p, uint32_t i)
+{
+	if (p->dev.results[i])
+		return p->dev.results[i];
+	if (p->dev.op == WIRE_WRITE && !p->commit_issued)
+		return -ECANCELED;
+	return p->dev.op == WIRE_READ && p->layers_issued < p->dev.geom.layers ? -ECANCELED : 0;
+}
+
+static void fill_completion(const struct tutti_plan *p, struct wire_blob *b)
+{
+	struct wire_blob_entry *e = blob_entries(b);
+
+	*b = p->blob;
+	b->rank = p->dev.rank;
+	for (uint32_t i = 0; i < p->dev.n; i++) {
+		e[i].slot = p->entries[i].slot;
+		e[i].value = plan_result(p, i);
+		memcpy(e[i].key, p->keys[i], WIRE_KEY_BYTES);
+	}
+	blob_seal(b, WIRE_BLOB_COMPLETION);
+}
+
+static void count(const struct tutti_plan *p)
+{
+	struct tutti_lane *l = p->lane;
+	uint64_t failed = 0;
+
+	for (uint32_t i = 0; i < p->dev.n; i++)
+		failed += plan_result(p, i) != 0;
+	pthread_mutex_lock(&l->stats_lock);
+	l->failed_blocks += failed;
+	if (p->dev.op == WIRE_READ)
+		l->layers_retrieved += p->layers_issued;
+	else
+		l->layers_stored += p->layers_issued;
+	pthread_mutex_unlock(&l->stats_lock);
+}
+
+int tutti_plan_finish(struct tutti_plan *p, uint64_t deadline_ns, void *blob, size_t bytes_max, size_t *bytes)
+{
+	int rc;
+
+	if (!p)
+		return err_set(-EINVAL, "tutti_plan_finish: NULL");
+	if (blob && bytes_max < blob_bytes(p->dev.n))
+		return err_set(-ENOBUFS, "completion: %zu bytes are needed", blob_bytes(p->dev.n));
+	if (p->dev.op == WIRE_WRITE)
+		commit(p);
+	rc = wait_all(p, deadline_ns);
+	if (rc == -ETIMEDOUT)
+		return rc;
+	if (rc || engine_dead(p->lane->engine))
+		return err_set(-ENOTRECOVERABLE, "the lane is dead: its memory may still be written; keep the blocks and stop");
+	if (blob) {
+		fill_completion(p, blob);
+		if (bytes)
+			*bytes = blob_bytes(p->dev.n);
+	}
+	count(p);
+	p->lane->n_plans--;
+	plan_free(p);
+	return 0;
+}

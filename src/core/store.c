@@ -1,0 +1,247 @@
+/*
+ * store.c - the public store: locks the pool, opens store/ over the pool's controller, serialises calls.
+ */
+#include "core/store.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "core/lock.h"
+#include "port/port.h"
+
+#define SYNC_DEFAULT_NS 1000000000ull
+#define LOCK_WAIT_DEFAULT_NS 5000000000ull
+
+static uint64_t now(void *arg)
+{
+	(void)arg;
+	return port_now_ns();
+}
+
+/* ---- open and close ---- */
+
+/* Who has it: the superblock names the opener that is alive, since only an opener changes it. */
+static int busy(struct tutti_store *s)
+{
+	struct store_probe *p = malloc(sizeof(*p));
+	int rc = p ? store_probe(media_table(s->media), 0, p) : -ENOMEM;
+
+	if (rc)
+		err_set(-EBUSY, "%s: another process has this pool open", s->pool.path[0]);
+	else
+		err_set(-EBUSY, "%s: process %d on host %s has this pool open; one store at a time (stop it, or use another pool)",
+		        s->pool.path[0], p->owner_pid, p->owner_host);
+	free(p);
+	return -EBUSY;
+}
+
+static int take_lock(struct tutti_store *s, uint64_t wait_ns)
+{
+	int pid, rc = lock_store(s->pool.fd[0]);
+
+	if (rc)
+		return rc == -EBUSY ? busy(s) : err_prefix(rc, "%s", s->pool.path[0]);
+	rc = lock_wait_lanes(s->pool.fd[0], port_now_ns() + wait_ns, &pid);
+	return rc ? err_set(rc, "%s: process %d still has a lane of an earlier store open; wait for it or stop it",
+	                    s->pool.path[0], pid)
+	          : 0;
+}
+
+static void free_store(struct tutti_store *s)
+{
+	media_free(s->background);
+	media_free(s->media);
+	pool_close(&s->pool); /* and with the descriptors, the lock */
+	pthread_cond_destroy(&s->wake);
+	pthread_mutex_destroy(&s->sync_lock);
+	pthread_mutex_destroy(&s->lock);
+	free(s);
+}
+
+static int open_store(struct tutti_store *s, const struct tutti_store_opts *o)
+{
+	struct pool_opts po = {
+	    .paths = o->paths, .n_paths = o->n_paths, .controller = o->controller, .timing = o->timing};
+	struct store_open_opts so = {.owner_pid = getpid(), .now_ns = now, .progress = o->progress, .progress_arg = o->progress_arg};
+	char host[STORE_HOST_BYTES] = "";
+	int rc;
+
+	if (o->controller == TUTTI_CTRL_NULL)
+		return err_set(-EINVAL, "a store can't be on the null controller: it keeps nothing");
+	rc = pool_open(&po, &s->pool);
+	if (!rc)
+		rc = media_new(s->pool.ops, s->pool.ctrl, &s->pool.info, &s->media);
+	if (!rc)
+		rc = media_new(s->pool.ops, s->pool.ctrl, &s->pool.info, &s->background);
+	if (!rc)
+		rc = take_lock(s, o->lock_wait_ns ? o->lock_wait_ns : LOCK_WAIT_DEFAULT_NS);
+	if (rc)
+		return rc;
+	gethostname(host, sizeof(host) - 1);
+	so.owner_host = host;
+	rc = store_open(media_table(s->media), &so, &s->st);
+	return rc ? err_prefix(rc, "%s", s->pool.path[0]) : 0;
+}
+
+int tutti_store_open(const struct tutti_store_opts *o, struct tutti_store **out)
+{
+	pthread_condattr_t attr;
+	struct tutti_store *s;
+	int rc;
+
+	if (!o || o->size != sizeof(*o) || !out)
+		return err_set(-EINVAL, "tutti_store_open: options not initialised with TUTTI_STORE_OPTS_INIT, or NULL");
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return err_set(-ENOMEM, "no memory for a store");
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_mutex_init(&s->sync_lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&s->wake, &attr);
+	pthread_condattr_destroy(&attr);
+	s->controller = o->controller;
+	s->timing = o->timing;
+	s->sync_interval_ns = o->sync_interval_ns ? o->sync_interval_ns : SYNC_DEFAULT_NS;
+	s->prewrite_ahead = o->prewrite_ahead < 0 ? 0 : o->prewrite_ahead ? (uint32_t)o->prewrite_ahead : 1;
+	rc = open_store(s, o);
+	if (!rc) {
+		rc = background_start(s);
+		if (rc)
+			store_abandon(s->st);
+	}
+	if (rc) {
+		free_store(s);
+		return rc;
+	}
+	*out = s;
+	return 0;
+}
+
+int tutti_store_close(struct tutti_store *s)
+{
+	int rc;
+
+	if (!s)
+		return 0;
+	background_stop(s);
+	pthread_mutex_lock(&s->lock);
+	rc = store_close(s->st);
+	pthread_mutex_unlock(&s->lock);
+	free_store(s);
+	return rc;
+}
+
+int tutti_store_info(struct tutti_store *s, struct tutti_pool_info *out)
+{
+	if (!s || !out)
+		return err_set(-EINVAL, "tutti_store_info: NULL");
+	pthread_mutex_lock(&s->lock);
+	store_info(s->st, out);
+	pthread_mutex_unlock(&s->lock);
+	return 0;
+}
+
+/* ---- namespaces ---- */
+
+/* The public handle of a namespace; made once. Under the lock. */
+static int handle(struct tutti_store *s, struct store_ns *ns, struct tutti_ns **out)
+{
+	for (uint32_t i = 0; i < s->n_ns; i++) {
+		if (s->ns[i].ns == ns) {
+			*out = &s->ns[i];
+			return 0;
+		}
+	}
+	if (s->n_ns == STORE_NAMESPACES_MAX)
+		return err_set(-ENOSPC, "more than %u namespaces", STORE_NAMESPACES_MAX);
+	s->ns[s->n_ns].store = s;
+	s->ns[s->n_ns].ns = ns;
+	*out = &s->ns[s->n_ns++];
+	return 0;
+}
+
+int tutti_ns_open(struct tutti_store *s, const struct tutti_ns_spec *spec, struct tutti_ns **out)
+{
+	struct store_ns *ns;
+	int rc;
+
+	if (!s || !spec || spec->size != sizeof(*spec) || !out)
+		return err_set(-EINVAL, "tutti_ns_open: spec not initialised with TUTTI_NS_SPEC_INIT, or NULL");
+	pthread_mutex_lock(&s->lock);
+	rc = store_ns_open(s->st, spec, &ns, NULL);
+	if (!rc)
+		rc = handle(s, ns, out);
+	pthread_mutex_unlock(&s->lock);
+	return rc;
+}
+
+int tutti_ns_at(struct tutti_store *s, uint32_t i, struct tutti_ns **out)
+{
+	struct store_ns *ns;
+	int rc;
+
+	if (!s || !out)
+		return err_set(-EINVAL, "tutti_ns_at: NULL");
+	pthread_mutex_lock(&s->lock);
+	rc = store_ns_at(s->st, i, &ns);
+	if (!rc)
+		rc = handle(s, ns, out);
+	pthread_mutex_unlock(&s->lock);
+	return rc;
+}
+
+int tutti_ns_get_info(struct tutti_ns *ns, struct tutti_ns_info *out)
+{
+	if (!ns || !out)
+		return err_set(-EINVAL, "tutti_ns_get_info: NULL");
+	pthread_mutex_lock(&ns->store->lock);
+	store_ns_info(ns->ns, out);
+	pthread_mutex_unlock(&ns->store->lock);
+	return 0;
+}
+
+int tutti_ns_clear(struct tutti_ns *ns)
+{
+	int rc;
+
+	if (!ns)
+		return err_set(-EINVAL, "tutti_ns_clear: NULL");
+	pthread_mutex_lock(&ns->store->lock);
+	rc = store_ns_clear(ns->ns);
+	pthread_mutex_unlock(&ns->store->lock);
+	return rc;
+}
+
+int tutti_ns_each(struct tutti_ns *ns, tutti_block_fn fn, void *arg)
+{
+	int rc;
+
+	if (!ns || !fn)
+		return err_set(-EINVAL, "tutti_ns_each: NULL");
+	pthread_mutex_lock(&ns->store->lock);
+	rc = store_ns_each(ns->ns, fn, arg);
+	pthread_mutex_unlock(&ns->store->lock);
+	return rc;
+}
+
+int tutti_ns_digest(const struct tutti_ns_spec *spec, struct tutti_key *digest)
+{
+	uint8_t record[STORE_NS_RECORD_BYTES_MAX];
+	size_t bytes = sizeof(record);
+
+	if (!spec || spec->size != sizeof(*spec) || !digest)
+		return err_set(-EINVAL, "tutti_ns_digest: spec not initialised with TUTTI_NS_SPEC_INIT, or NULL");
+	return store_ns_record(spec, record, &bytes, digest);
+}
+
+int tutti_keys(const struct tutti_key *ns_digest, const struct tutti_key *parent, const uint32_t *tokens,
+               uint32_t block_tokens, const struct tutti_extra *extra, size_t n_blocks, struct tutti_key *keys)
+{
+	if (!ns_digest || !tokens || !keys || !block_tokens)
+		return err_set(-EINVAL, "tutti_keys: NULL, or block_tokens 0");
+	return store_keys(ns_digest, parent, tokens, block_tokens, extra, n_blocks, keys);
+}

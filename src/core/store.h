@@ -1,0 +1,42 @@
+/* store.h - what store.c, background.c, blocks.c and verify.c share: the public store handle. */
+#ifndef TUTTI_CORE_STORE_H
+#define TUTTI_CORE_STORE_H
+
+#include <pthread.h>
+
+#include "core/pool.h"
+#include "store/store.h"
+#include "tutti/tutti.h"
+
+struct tutti_ns {
+	struct tutti_store *store;
+	struct store_ns *ns;
+};
+
+struct tutti_store {
+	pthread_mutex_t lock; /* everything of store/ */
+	struct pool pool;
+	struct media *media;      /* under the lock */
+	struct media *background; /* the background thread's own, so that a flush holds nobody up */
+	struct store *st;
+	struct tutti_ns ns[STORE_NAMESPACES_MAX];
+	uint32_t n_ns;
+	enum tutti_controller controller;
+	struct tutti_model_timing timing;
+	/* The background thread: syncs what was committed, writes segments ahead of use. */
+	pthread_t thread;
+	pthread_cond_t wake;
+	int thread_started, stop;
+	int sync_asked;            /* something was committed: sync after the interval */
+	uint64_t sync_interval_ns; /* UINT64_MAX: never */
+	uint32_t prewrite_ahead;
+	int prewrite_asked;
+	pthread_mutex_t sync_lock; /* one sync at a time */
+};
+
+int background_start(struct tutti_store *s);
+void background_stop(struct tutti_store *s);
+/* Something was committed, or a segment may have been taken. Under the lock. */
+void background_poke(struct tutti_store *s, int committed);
+
+#endif

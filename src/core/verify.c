@@ -1,0 +1,257 @@
+/*
+ * verify.c - reads every committed block of a namespace through lanes of this process and checks it.
+ *
+ * No lease is held: a block that is evicted and its slot reused while it is read looks damaged, and is then left alone,
+ * because the index no longer says that this slot holds this key.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/err.h"
+#include "core/blob.h"
+#include "core/store.h"
+#include "port/port.h"
+
+#define BATCH_BYTES (64ull << 20)
+#define BATCH_BLOCKS_MAX 1024u
+#define LEASE_NS 120000000000ull
+
+struct block {
+	struct tutti_key key;
+	uint32_t slot;
+	int32_t result; /* of all ranks so far: 0, or why it is bad */
+};
+
+struct list {
+	struct block *blocks;
+	size_t n, room;
+};
+
+struct batch {
+	struct tutti_ns *ns;
+	struct tutti_lane *lane;
+	uint8_t *memory;
+	size_t bytes;
+	uint32_t blocks; /* that fit memory */
+	void **layer_base;
+	struct geom geom;
+};
+
+static int collect(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth, uint32_t slot)
+{
+	struct list *l = arg;
+
+	if (l->n == l->room) {
+		size_t room = l->room ? l->room * 2 : 1024;
+		struct block *grown = realloc(l->blocks, room * sizeof(*grown));
+
+		if (!grown)
+			return err_set(-ENOMEM, "verify: no memory for %zu blocks", room);
+		l->blocks = grown;
+		l->room = room;
+	}
+	(void)parent;
+	(void)depth;
+	l->blocks[l->n++] = (struct block){.key = *key, .slot = slot};
+	return 0;
+}
+
+static int by_slot(const void *a, const void *b)
+{
+	const struct block *x = a, *y = b;
+
+	return x->slot < y->slot ? -1 : x->slot > y->slot;
+}
+
+/* A lane of one rank, with a buffer that a batch of blocks fits. */
+static int batch_open(struct batch *b, struct tutti_ns *ns, uint32_t rank)
+{
+	struct tutti_store *s = ns->store;
+	struct tutti_lane_opts lo = TUTTI_LANE_OPTS_INIT;
+	struct tutti_kv_layout kv = TUTTI_KV_LAYOUT_INIT;
+	const char *paths[TUTTI_DEVICES_MAX];
+	uint64_t layer;
+	int rc;
+
+	memset(b, 0, sizeof(*b));
+	b->ns = ns;
+	store_ns_geom(ns->ns, rank, &b->geom);
+	layer = b->geom.objects_per_layer * b->geom.pitch_bytes;
+	b->blocks = (uint32_t)(BATCH_BYTES / (layer * b->geom.layers));
+	b->blocks = b->blocks < 1 ? 1 : b->blocks > BATCH_BLOCKS_MAX ? BATCH_BLOCKS_MAX : b->blocks;
+	b->bytes = layer * b->geom.layers * b->blocks;
+	b->memory = mmap(NULL, b->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	b->layer_base = calloc(b->geom.layers, sizeof(void *));
+	if (b->memory == MAP_FAILED || !b->layer_base) {
+		b->memory = b->memory == MAP_FAILED ? NULL : b->memory;
+		return err_set(-ENOMEM, "verify: no memory for %zu bytes", b->bytes);
+	}
+	for (uint32_t i = 0; i < b->geom.layers; i++)
+		b->layer_base[i] = b->memory + i * layer * b->blocks;
+	for (uint32_t i = 0; i < s->pool.n_dev; i++)
+		paths[i] = s->pool.path[i];
+	lo.paths = paths;
+	lo.n_paths = s->pool.n_dev;
+	lo.rank = rank;
+	lo.controller = s->controller;
+	lo.timing = s->timing;
+	rc = tutti_lane_open(&lo, store_ns_digest(ns->ns), &b->lane);
+	if (rc)
+		return rc;
+	kv.layers = b->geom.layers;
+	kv.blocks = b->blocks;
+	kv.layer_base = b->layer_base;
+	kv.block_stride = layer;
+	kv.inner_count = b->geom.objects_per_layer;
+	kv.inner_stride = b->geom.pitch_bytes;
+	kv.segment_bytes = b->geom.object_bytes;
+	/* Objects that are whole pitches would be merged into one: keep a gap between them in another dimension. */
+	if (b->geom.pitch_bytes == b->geom.object_bytes && b->geom.objects_per_layer > 1) {
+		kv.block_stride = b->geom.pitch_bytes;
+		kv.inner_stride = b->geom.pitch_bytes * b->blocks;
+		if (b->blocks == 1)
+			return err_set(-EINVAL, "verify: blocks of %zu bytes are too large", b->bytes);
+	}
+	return tutti_lane_register(b->lane, &kv);
+}
+
+static int batch_close(struct batch *b)
+{
+	int rc = tutti_lane_close(b->lane);
+
+	if (rc == -ENOTRECOVERABLE)
+		return rc; /* the controller may still write to the memory */
+	if (b->memory)
+		munmap(b->memory, b->bytes);
+	free(b->layer_base);
+	return rc;
+}
+
+/* Reads n blocks, wherever they are in their chains, and sets their results. */
+static int batch_read(struct batch *b, struct block *blocks, uint32_t n)
+{
+	struct wire_blob *blob = calloc(1, blob_bytes(n));
+	uint64_t *numbers = malloc(n * sizeof(*numbers));
+	struct tutti_plan *plan = NULL;
+	int rc = blob && numbers ? 0 : err_set(-ENOMEM, "verify: no memory");
+
+	for (uint32_t i = 0; i < n && !rc; i++) {
+		numbers[i] = i;
+		blob_entries(blob)[i].slot = blocks[i].slot;
+		memcpy(blob_entries(blob)[i].key, blocks[i].key.b, sizeof(blocks[i].key.b));
+	}
+	if (!rc) {
+		blob->epoch = store_epoch(b->ns->store->st);
+		blob->expiry_ns = port_now_ns() + LEASE_NS;
+		blob->generation = store_ns_generation(b->ns->ns);
+		blob->op = TUTTI_RETRIEVE;
+		blob->n = n;
+		memcpy(blob->ns_digest, store_ns_digest(b->ns->ns)->b, sizeof(blob->ns_digest));
+		blob_seal(blob, WIRE_BLOB_PLAN);
+		rc = tutti_plan_open(b->lane, blob, blob_bytes(n), numbers, n, &plan);
+	}
+	if (!rc) {
+		size_t bytes;
+
+		rc = tutti_retrieve(plan);
+		if (!rc)
+			rc = tutti_plan_finish(plan, port_now_ns() + LEASE_NS, blob, blob_bytes(n), &bytes);
+		for (uint32_t i = 0; i < n && !rc; i++) {
+			if (!blocks[i].result)
+				blocks[i].result = blob_entries(blob)[i].value;
+		}
+	}
+	free(numbers);
+	free(blob);
+	return rc;
+}
+
+/* Wipes the header of a dropped block, so that no recovery finds it again. */
+static int wipe_header(struct tutti_ns *ns, uint32_t rank, uint32_t slot)
+{
+	const struct store_media *m = media_table(ns->store->media);
+	struct geom g;
+	struct geom_place p;
+	struct store_io io = {.write = 1};
+	int rc;
+
+	store_ns_geom(ns->ns, rank, &g);
+	p = geom_place(&g, slot);
+	io.dev = g.dev[p.dev];
+	io.offset_bytes = geom_header_offset(&g, &p);
+	io.bytes = g.header_bytes;
+	io.data = aligned_alloc(STORE_MEDIA_ALIGN, g.header_bytes);
+	if (!io.data)
+		return err_set(-ENOMEM, "verify: no memory");
+	memset(io.data, 0, g.header_bytes);
+	rc = m->io(m->self, &io, 1);
+	free(io.data);
+	return rc;
+}
+
+/* What all ranks together found. *bad counts the blocks that are damaged and, on repair, still what the index says. */
+static int judge(struct tutti_ns *ns, uint32_t ranks, const struct list *l, int repair, uint64_t *bad)
+{
+	struct tutti_store *s = ns->store;
+	int rc = 0;
+
+	pthread_mutex_lock(&s->lock);
+	for (size_t i = 0; i < l->n && !rc; i++) {
+		const struct block *b = &l->blocks[i];
+
+		if (!b->result) {
+			store_mark_sound(ns->ns, b->slot, &b->key);
+		} else if (!repair) {
+			++*bad;
+		} else if (store_drop(ns->ns, b->slot, &b->key)) {
+			++*bad;
+			for (uint32_t rank = 0; rank < ranks && !rc; rank++)
+				rc = wipe_header(ns, rank, b->slot);
+		}
+	}
+	pthread_mutex_unlock(&s->lock);
+	return rc;
+}
+
+static int verify_rank(struct tutti_ns *ns, uint32_t rank, const struct list *l, tutti_progress_fn progress, void *arg)
+{
+	struct batch b;
+	int rc = batch_open(&b, ns, rank), closed;
+
+	for (size_t at = 0; at < l->n && !rc;) {
+		uint32_t n = l->n - at < b.blocks ? (uint32_t)(l->n - at) : b.blocks;
+
+		rc = batch_read(&b, &l->blocks[at], n);
+		at += n;
+		if (progress && !rc)
+			progress(arg, "blocks checked", at, l->n);
+	}
+	closed = batch_close(&b);
+	return rc ? rc : closed;
+}
+
+int tutti_verify(struct tutti_ns *ns, int repair, tutti_progress_fn progress, void *arg, uint64_t *checked, uint64_t *bad)
+{
+	struct tutti_pool_info info;
+	struct list l = {0};
+	int rc;
+
+	if (!ns || !checked || !bad)
+		return err_set(-EINVAL, "tutti_verify: NULL");
+	*checked = *bad = 0;
+	rc = tutti_ns_each(ns, collect, &l);
+	if (!rc)
+		rc = tutti_store_info(ns->store, &info);
+	if (!rc && l.n) {
+		qsort(l.blocks, l.n, sizeof(*l.blocks), by_slot);
+		for (uint32_t rank = 0; rank < info.ranks && !rc; rank++)
+			rc = verify_rank(ns, rank, &l, progress, arg);
+		if (!rc)
+			rc = judge(ns, info.ranks, &l, repair, bad);
+		*checked = rc ? 0 : l.n;
+	}
+	free(l.blocks);
+	return rc;
+}
