@@ -26,8 +26,10 @@ int err_prefix(int result, const char *format, ...)
 	va_start(ap, format);
 	n = vsnprintf(text, sizeof(text), format, ap);
 	va_end(ap);
-	if (n >= 0 && (size_t)n < sizeof(text) && old[0])
-		snprintf(text + n, sizeof(text) - (size_t)n, ": %s", old);
+	if (n >= 0 && old[0]) { /* both together may not fit: the end of the old text goes */
+		strncat(text, ": ", sizeof(text) - 1 - strlen(text));
+		strncat(text, old, sizeof(text) - 1 - strlen(text));
+	}
 	return result;
 }
 
