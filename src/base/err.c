@@ -42,21 +42,21 @@ static const struct {
 	int status;
 	const char *name;
 } nvme_names[] = {
-	{0x001, "NVMe: invalid command opcode"},
-	{0x002, "NVMe: invalid field in command"},
-	{0x004, "NVMe: data transfer error"},
-	{0x006, "NVMe: internal error"},
-	{0x008, "NVMe: command aborted, submission queue deleted"},
-	{0x00b, "NVMe: invalid namespace or format"},
-	{0x00d, "NVMe: invalid SGL segment descriptor"},
-	{0x00e, "NVMe: invalid number of SGL descriptors"},
-	{0x00f, "NVMe: data SGL length invalid"},
-	{0x011, "NVMe: SGL descriptor type invalid"},
-	{0x013, "NVMe: PRP offset invalid"},
-	{0x080, "NVMe: LBA out of range"},
-	{0x081, "NVMe: capacity exceeded"},
-	{0x280, "NVMe: write fault"},
-	{0x281, "NVMe: unrecovered read error"},
+    {0x001, "NVMe: invalid command opcode"},
+    {0x002, "NVMe: invalid field in command"},
+    {0x004, "NVMe: data transfer error"},
+    {0x006, "NVMe: internal error"},
+    {0x008, "NVMe: command aborted, submission queue deleted"},
+    {0x00b, "NVMe: invalid namespace or format"},
+    {0x00d, "NVMe: invalid SGL segment descriptor"},
+    {0x00e, "NVMe: invalid number of SGL descriptors"},
+    {0x00f, "NVMe: data SGL length invalid"},
+    {0x011, "NVMe: SGL descriptor type invalid"},
+    {0x013, "NVMe: PRP offset invalid"},
+    {0x080, "NVMe: LBA out of range"},
+    {0x081, "NVMe: capacity exceeded"},
+    {0x280, "NVMe: write fault"},
+    {0x281, "NVMe: unrecovered read error"},
 };
 
 const char *err_name(int result)

@@ -86,7 +86,8 @@ static void *background(void *arg)
 		if (s->sync_asked && s->sync_interval_ns != UINT64_MAX) {
 			struct timespec due = after(s->sync_interval_ns);
 
-			while (!s->stop && !s->prewrite_asked && pthread_cond_timedwait(&s->wake, &s->lock, &due) != ETIMEDOUT)
+			while (!s->stop && !s->prewrite_asked &&
+			       pthread_cond_timedwait(&s->wake, &s->lock, &due) != ETIMEDOUT)
 				;
 			if (s->stop || s->prewrite_asked)
 				continue;

@@ -30,8 +30,8 @@ int blob_open(const void *data, size_t bytes, uint64_t magic, struct wire_blob *
 	if (out->magic != magic)
 		return err_set(-EBADMSG, "%s blob: these bytes are something else", what);
 	if (out->bytes != bytes || out->bytes != blob_bytes(out->n))
-		return err_set(-EBADMSG, "%s blob: says %llu bytes and %u entries, has %zu bytes", what, (unsigned long long)out->bytes,
-		               out->n, bytes);
+		return err_set(-EBADMSG, "%s blob: says %llu bytes and %u entries, has %zu bytes", what,
+		               (unsigned long long)out->bytes, out->n, bytes);
 	if (hash_xxh3((const char *)data + SUMMED_FROM, bytes - SUMMED_FROM) != out->sum)
 		return err_set(-EBADMSG, "%s blob: damaged on its way (checksum)", what);
 	return 0;

@@ -183,8 +183,8 @@ int tutti_complete(struct tutti_ns *ns, const void *blob, size_t bytes, size_t *
 	if (memcmp(b.ns_digest, store_ns_digest(ns->ns)->b, sizeof(b.ns_digest)))
 		rc = err_set(-EINVAL, "completion: of another namespace");
 	else if (b.epoch != store_epoch(ns->store->st))
-		rc = err_set(-ESTALE, "completion: of epoch %llu, this store is epoch %llu", (unsigned long long)b.epoch,
-		             (unsigned long long)store_epoch(ns->store->st));
+		rc = err_set(-ESTALE, "completion: of epoch %llu, this store is epoch %llu",
+		             (unsigned long long)b.epoch, (unsigned long long)store_epoch(ns->store->st));
 	else if (b.op == TUTTI_STORE)
 		rc = complete_store(ns, &b, blob, bad);
 	else

@@ -22,7 +22,7 @@ struct block {
 	struct dev_block dev;
 	struct port_parker parker;
 	struct engine *engine;
-	uint8_t *memory;      /* list pages, then bounce buffers; mapped for the controller */
+	uint8_t *memory; /* list pages, then bounce buffers; mapped for the controller */
 	uint64_t memory_bytes;
 	int mapped;
 };
@@ -42,7 +42,7 @@ struct engine {
 	struct exec *exec;
 	struct map map;
 	struct stream streams[ENGINE_STREAMS];
-	pthread_mutex_t ctrl_lock; /* set-up calls of the controller */
+	pthread_mutex_t ctrl_lock;  /* set-up calls of the controller */
 	pthread_mutex_t issue_lock; /* SQ order is launch order */
 	pthread_mutex_t stats_lock;
 	struct dev_stats stats;
@@ -78,7 +78,8 @@ static int block_memory(struct engine *e, struct block *b, uint32_t n_lists, uin
 	b->memory = mmap(NULL, b->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (b->memory == MAP_FAILED) {
 		b->memory = NULL;
-		return err_set(-ENOMEM, "no memory for %llu bytes of lists and bounce buffers", (unsigned long long)b->memory_bytes);
+		return err_set(-ENOMEM, "no memory for %llu bytes of lists and bounce buffers",
+		               (unsigned long long)b->memory_bytes);
 	}
 	rc = e->o.ctrl_ops->mem_map(e->o.ctrl, b->memory, b->memory_bytes, dma, &registered);
 	if (rc)
@@ -198,7 +199,8 @@ static int block_recover(struct engine *e, struct block *b)
 	}
 	pthread_mutex_unlock(&e->ctrl_lock);
 	if (rc) {
-		log_warn("lane: a queue pair could not be reset (%s); the lane is dead, its memory stays registered", err_name(rc));
+		log_warn("lane: a queue pair could not be reset (%s); the lane is dead, its memory stays registered",
+		         err_name(rc));
 		port_store_release32(&e->dead, 1);
 		return rc;
 	}
@@ -283,7 +285,8 @@ int engine_launch(struct engine *e, const struct engine_launch *l)
 	int rc;
 
 	if (engine_dead(e))
-		return err_set(-ENOTRECOVERABLE, "the lane is dead: a controller did not answer and could not be reset");
+		return err_set(-ENOTRECOVERABLE,
+		               "the lane is dead: a controller did not answer and could not be reset");
 	for (uint32_t i = 0; i < l->n; i++)
 		l->iocbs[i]->deadline_ns = l->deadline_ns;
 	pthread_mutex_lock(&e->issue_lock);

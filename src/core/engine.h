@@ -21,7 +21,7 @@ struct engine_opts {
 	const struct ctrl_ops *ctrl_ops;
 	struct ctrl *ctrl; /* stays the caller's */
 	const struct ctrl_info *info;
-	uint32_t blocks;       /* of each stream */
+	uint32_t blocks; /* of each stream */
 	uint32_t queue_depth;
 	uint32_t ring_depth;   /* power of two */
 	uint64_t bounce_bytes; /* of all blocks together; 0: none, and no plans then */

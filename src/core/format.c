@@ -71,8 +71,9 @@ static int survey(const struct tutti_format_opts *o, uint64_t *smallest_block)
 		if (rc)
 			return rc;
 		if (bytes && !o->overwrite)
-			return err_set(-EEXIST, "%s exists and holds %llu bytes; nothing was touched (overwrite it: --overwrite)",
-			               o->paths[i], (unsigned long long)bytes);
+			return err_set(
+			    -EEXIST, "%s exists and holds %llu bytes; nothing was touched (overwrite it: --overwrite)",
+			    o->paths[i], (unsigned long long)bytes);
 		if (is_block && (!*smallest_block || bytes < *smallest_block))
 			*smallest_block = bytes;
 	}
@@ -110,14 +111,16 @@ static int reserve_file(struct work *w, uint32_t i)
 	if (rc || S_ISBLK(st.st_mode))
 		return rc;
 	if (ftruncate(w->fd[i], 0) || ftruncate(w->fd[i], (off_t)w->each))
-		return err_set(-errno, "cannot size %s to %llu bytes: %s", path, (unsigned long long)w->each, err_name(-errno));
+		return err_set(-errno, "cannot size %s to %llu bytes: %s", path, (unsigned long long)w->each,
+		               err_name(-errno));
 	if (w->o->prewrite == TUTTI_PREWRITE_NONE)
 		return 0;
 	if (fallocate(w->fd[i], 0, 0, (off_t)w->each)) {
 		rc = -errno;
 		if (rc == -EOPNOTSUPP && w->o->prewrite == TUTTI_PREWRITE_ALL)
 			return 0; /* writing it all reserves it */
-		return err_set(rc, "cannot reserve %llu bytes for %s: %s%s", (unsigned long long)w->each, path, err_name(rc),
+		return err_set(rc, "cannot reserve %llu bytes for %s: %s%s", (unsigned long long)w->each, path,
+		               err_name(rc),
 		               rc == -EOPNOTSUPP ? "; this file system can't reserve: use --prewrite all" : "");
 	}
 	return 0;
@@ -207,7 +210,8 @@ int tutti_format(const struct tutti_format_opts *o)
 		               (unsigned long long)block_bytes, (unsigned long long)w.each);
 	w.each = w.each / STORE_MEDIA_ALIGN * STORE_MEDIA_ALIGN;
 	if (!w.each)
-		return err_set(-EINVAL, "a pool of %llu bytes on %u devices is too small", (unsigned long long)o->bytes, o->n_paths);
+		return err_set(-EINVAL, "a pool of %llu bytes on %u devices is too small", (unsigned long long)o->bytes,
+		               o->n_paths);
 	for (uint32_t i = 0; i < TUTTI_DEVICES_MAX; i++)
 		w.fd[i] = -1;
 	for (uint32_t i = 0; i < o->n_paths && !rc; i++)

@@ -17,7 +17,8 @@ struct gio {
 	uint64_t deadline_ns;
 };
 
-PORT_ASSERT(sizeof(struct gio_ioctx) == sizeof(struct wire_ioctx) && offsetof(struct gio_ioctx, status) == offsetof(struct wire_ioctx, status) &&
+PORT_ASSERT(sizeof(struct gio_ioctx) == sizeof(struct wire_ioctx) &&
+                offsetof(struct gio_ioctx, status) == offsetof(struct wire_ioctx, status) &&
                 (int)GIO_READ == (int)WIRE_READ && (int)GIO_WRITE == (int)WIRE_WRITE && GIO_IOCTX_MAX == WIRE_IOCTX_MAX,
             "gio_ioctx is wire_ioctx, for those who see only include/");
 
@@ -88,7 +89,8 @@ int gio_get_info(struct gio *g, struct gio_info *out)
 
 		out->capacity_bytes[i] = ns->capacity_bytes;
 		out->lba_bytes = ns->lba_bytes > out->lba_bytes ? ns->lba_bytes : out->lba_bytes;
-		out->mem_align_bytes = ns->mem_align_bytes > out->mem_align_bytes ? ns->mem_align_bytes : out->mem_align_bytes;
+		out->mem_align_bytes =
+		    ns->mem_align_bytes > out->mem_align_bytes ? ns->mem_align_bytes : out->mem_align_bytes;
 	}
 	snprintf(out->controller, sizeof(out->controller), "%s", g->pool.info.model);
 	snprintf(out->executor, sizeof(out->executor), "%s", engine_executor(g->engine));
@@ -142,8 +144,9 @@ int gio_issue_io(struct gio *g, const uint32_t *ids, uint32_t n, uint32_t sms)
 			const struct wire_ioctx *c = (const struct wire_ioctx *)(uintptr_t)iocbs[i]->ioctx + k;
 
 			if (c->dev >= g->pool.n_dev || (c->op != WIRE_READ && c->op != WIRE_WRITE))
-				return err_set(-EINVAL, "gio_issue_io: IOCB %u, IOCTX %u: no device %u, or unknown operation %u", ids[i], k,
-				               c->dev, c->op);
+				return err_set(-EINVAL,
+				               "gio_issue_io: IOCB %u, IOCTX %u: no device %u, or unknown operation %u",
+				               ids[i], k, c->dev, c->op);
 		}
 	}
 	go.event = (const uint32_t *)(uintptr_t)iocbs[0]->event;

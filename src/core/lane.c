@@ -129,7 +129,8 @@ int tutti_lane_open(const struct tutti_lane_opts *o, const struct tutti_key *dig
 		const struct ctrl_ns_info *ns = &l->pool.info.ns[i];
 
 		l->lba_bytes = ns->lba_bytes > l->lba_bytes ? ns->lba_bytes : l->lba_bytes;
-		l->mem_align_bytes = ns->mem_align_bytes > l->mem_align_bytes ? ns->mem_align_bytes : l->mem_align_bytes;
+		l->mem_align_bytes =
+		    ns->mem_align_bytes > l->mem_align_bytes ? ns->mem_align_bytes : l->mem_align_bytes;
 	}
 	*out = l;
 	return 0;
@@ -198,10 +199,12 @@ static void choose_path(struct tutti_lane *l, const struct layout *m)
 
 	l->bounce = 1;
 	if (m->segment_bytes % l->lba_bytes)
-		snprintf(l->why, sizeof(l->why), "copied through bounce buffers: objects of %llu bytes are not whole blocks of %u",
+		snprintf(l->why, sizeof(l->why),
+		         "copied through bounce buffers: objects of %llu bytes are not whole blocks of %u",
 		         (unsigned long long)m->segment_bytes, l->lba_bytes);
 	else if (!aligned(l, m, align))
-		snprintf(l->why, sizeof(l->why), "copied through bounce buffers: KV memory is not aligned to %llu bytes",
+		snprintf(l->why, sizeof(l->why),
+		         "copied through bounce buffers: KV memory is not aligned to %llu bytes",
 		         (unsigned long long)align);
 	else
 		l->bounce = 0;
@@ -222,10 +225,11 @@ int tutti_lane_register(struct tutti_lane *l, const struct tutti_kv_layout *layo
 		return rc;
 	if (layout->layers != g->layers || m.outer_count * m.inner_count != g->objects_per_layer ||
 	    m.segment_bytes != g->object_bytes)
-		return err_set(-EINVAL,
-		               "KV layout gives %u layers of %u objects of %llu bytes, the namespace has %u of %u of %llu",
-		               layout->layers, m.outer_count * m.inner_count, (unsigned long long)m.segment_bytes, g->layers,
-		               g->objects_per_layer, (unsigned long long)g->object_bytes);
+		return err_set(
+		    -EINVAL,
+		    "KV layout gives %u layers of %u objects of %llu bytes, the namespace has %u of %u of %llu",
+		    layout->layers, m.outer_count * m.inner_count, (unsigned long long)m.segment_bytes, g->layers,
+		    g->objects_per_layer, (unsigned long long)g->object_bytes);
 	l->layer_base = malloc(g->layers * sizeof(*l->layer_base));
 	if (!l->layer_base)
 		return err_set(-ENOMEM, "no memory for %u layers", g->layers);
@@ -241,7 +245,8 @@ int tutti_lane_register(struct tutti_lane *l, const struct tutti_kv_layout *layo
 	if (!l->bounce)
 		rc = map_extents(l, m.extent_bytes);
 	if (!rc && !l->bounce && !l->kernel_registered)
-		snprintf(l->why, sizeof(l->why), "KV memory is not registered with the kernel (memlock limit, or its kind)");
+		snprintf(l->why, sizeof(l->why),
+		         "KV memory is not registered with the kernel (memlock limit, or its kind)");
 	l->registered = rc == 0;
 	return rc;
 }
@@ -268,7 +273,8 @@ int tutti_lane_get_info(struct tutti_lane *l, struct tutti_lane_info *out)
 	out->sgl = l->pool.info.sgl_max != 0;
 	snprintf(out->why, sizeof(out->why), "%s", l->why);
 	if (!out->direct_io && !out->why[0])
-		snprintf(out->why, sizeof(out->why), "the pool's file system has no O_DIRECT: data goes through the page cache");
+		snprintf(out->why, sizeof(out->why),
+		         "the pool's file system has no O_DIRECT: data goes through the page cache");
 	return 0;
 }
 

@@ -38,7 +38,8 @@ static int extent(const struct layout *l, uint64_t blocks, uint64_t *bytes)
 {
 	struct {
 		uint64_t count, stride;
-	} pair[3] = {{l->outer_count, l->outer_stride}, {l->inner_count, l->inner_stride}, {blocks, l->block_stride}}, t;
+	} pair[3] = {{l->outer_count, l->outer_stride}, {l->inner_count, l->inner_stride}, {blocks, l->block_stride}},
+	  t;
 
 	*bytes = l->segment_bytes;
 	for (int i = 0; i < 3; i++) {
@@ -59,7 +60,8 @@ static int extent(const struct layout *l, uint64_t blocks, uint64_t *bytes)
 
 int layout_merge(const struct tutti_kv_layout *in, struct layout *out)
 {
-	if (in->size != sizeof(*in) || !in->layers || !in->blocks || !in->outer_count || !in->inner_count || !in->segment_bytes)
+	if (in->size != sizeof(*in) || !in->layers || !in->blocks || !in->outer_count || !in->inner_count ||
+	    !in->segment_bytes)
 		return err_set(-EINVAL, "KV layout: size, layers, blocks, counts and segment_bytes must not be zero");
 	if (in->blocks > UINT32_MAX)
 		return err_set(-EINVAL, "KV layout: %llu blocks are too many", (unsigned long long)in->blocks);
@@ -75,8 +77,10 @@ int layout_merge(const struct tutti_kv_layout *in, struct layout *out)
 	if (out->outer_count == 1)
 		out->outer_stride = 0;
 	if (extent(out, in->blocks, &out->extent_bytes))
-		return err_set(-EINVAL, "KV layout: segments of %llu bytes overlap each other, or the sizes overflow; look at the strides",
-		               (unsigned long long)out->segment_bytes);
+		return err_set(
+		    -EINVAL,
+		    "KV layout: segments of %llu bytes overlap each other, or the sizes overflow; look at the strides",
+		    (unsigned long long)out->segment_bytes);
 	return 0;
 }
 
@@ -84,7 +88,8 @@ int layout_digest(const struct tutti_kv_layout *in, const struct layout *l, uint
 {
 	/* Order as the engine sees it, before merging: merged or not, the bytes of an object mean the same only if that agrees.
 	 * Strides are left out: they say where memory lies, not what it holds. */
-	uint64_t facts[6] = {in->outer_count, in->inner_count, in->segment_bytes, l->outer_count, l->inner_count, l->segment_bytes};
+	uint64_t facts[6] = {in->outer_count, in->inner_count, in->segment_bytes,
+	                     l->outer_count,  l->inner_count,  l->segment_bytes};
 	struct hash *h = hash_new();
 
 	if (!h)

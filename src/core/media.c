@@ -35,7 +35,7 @@ struct media {
 	struct dev_qp qp;
 	struct port_parker parker;
 	pthread_mutex_t lock;
-	uint8_t *arena;      /* CELLS buffers, then CELLS list pages */
+	uint8_t *arena; /* CELLS buffers, then CELLS list pages */
 	uint64_t arena_bytes;
 	uint64_t arena_dma;
 	uint32_t cell_bytes;
@@ -65,8 +65,9 @@ static int post(struct media *m, uint32_t id, uint8_t opcode, uint32_t dev, uint
 	e.nsid = dev + 1;
 	if (opcode != NVME_CMD_FLUSH) {
 		if (offset % ns->lba_bytes || bytes % ns->lba_bytes || offset + bytes > ns->capacity_bytes)
-			return err_set(-ERANGE, "media: bytes %llu..%llu of device %u are outside of it or not whole blocks of %u",
-			               (unsigned long long)offset, (unsigned long long)(offset + bytes), dev, ns->lba_bytes);
+			return err_set(
+			    -ERANGE, "media: bytes %llu..%llu of device %u are outside of it or not whole blocks of %u",
+			    (unsigned long long)offset, (unsigned long long)(offset + bytes), dev, ns->lba_bytes);
 		e.cdw10 = (uint32_t)(offset / ns->lba_bytes);
 		e.cdw11 = (uint32_t)((offset / ns->lba_bytes) >> 32);
 		e.cdw12 = (uint32_t)(bytes / ns->lba_bytes) - 1;
@@ -99,7 +100,8 @@ static uint32_t fill(struct media *m, struct cursor *c)
 			memcpy(m->arena + (size_t)i * m->cell_bytes, (const char *)io->data + c->at, m->cell[i].bytes);
 		else if (io->write)
 			memset(m->arena + (size_t)i * m->cell_bytes, 0, m->cell[i].bytes);
-		rc = post(m, i, io->write ? NVME_CMD_WRITE : NVME_CMD_READ, io->dev, io->offset_bytes + c->at, m->cell[i].bytes);
+		rc = post(m, i, io->write ? NVME_CMD_WRITE : NVME_CMD_READ, io->dev, io->offset_bytes + c->at,
+		          m->cell[i].bytes);
 		if (rc) {
 			m->cell[i].io = NULL;
 			io->result = rc;
@@ -213,9 +215,9 @@ static int media_io(void *self, struct store_io *ios, uint32_t n)
 	pthread_mutex_unlock(&m->lock);
 	for (uint32_t i = 0; i < n && !rc; i++)
 		if (ios[i].result)
-			rc = err_set(ios[i].result, "%s of %llu bytes at byte %llu of device %u failed: %s", ios[i].write ? "write" : "read",
-			             (unsigned long long)ios[i].bytes, (unsigned long long)ios[i].offset_bytes, ios[i].dev,
-			             err_name(ios[i].result));
+			rc = err_set(ios[i].result, "%s of %llu bytes at byte %llu of device %u failed: %s",
+			             ios[i].write ? "write" : "read", (unsigned long long)ios[i].bytes,
+			             (unsigned long long)ios[i].offset_bytes, ios[i].dev, err_name(ios[i].result));
 	return rc;
 }
 
@@ -253,8 +255,8 @@ int media_zero(struct media *m, uint32_t dev, uint64_t offset_bytes, uint64_t by
 	rc = run(m, &c, stop);
 	pthread_mutex_unlock(&m->lock);
 	if (!rc && io.result)
-		rc = err_set(io.result, "writing zeros at byte %llu of device %u failed: %s", (unsigned long long)offset_bytes, dev,
-		             err_name(io.result));
+		rc = err_set(io.result, "writing zeros at byte %llu of device %u failed: %s",
+		             (unsigned long long)offset_bytes, dev, err_name(io.result));
 	return rc ? rc : stop && __atomic_load_n(stop, __ATOMIC_RELAXED) ? -ECANCELED : 0;
 }
 

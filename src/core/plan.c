@@ -58,8 +58,8 @@ static int plan_fill(struct tutti_plan *p, const void *blob, const uint64_t *blo
 		if (e.slot >= slots)
 			return err_set(-EBADMSG, "plan blob: slot %u is outside of the pool", e.slot);
 		if (blocks[i] >= l->blocks)
-			return err_set(-EINVAL, "plan: block number %llu, but the KV memory has %llu blocks", (unsigned long long)blocks[i],
-			               (unsigned long long)l->blocks);
+			return err_set(-EINVAL, "plan: block number %llu, but the KV memory has %llu blocks",
+			               (unsigned long long)blocks[i], (unsigned long long)l->blocks);
 		p->entries[i].slot = e.slot;
 		p->entries[i].block = (uint32_t)blocks[i];
 		p->entries[i].header_valid = e.value != 0;
@@ -177,7 +177,8 @@ static void step_undo(struct tutti_plan *p, uint32_t at)
 static int retrieve_layers(struct tutti_plan *p, uint32_t from, uint32_t to)
 {
 	struct wire_iocb *iocbs[DEV_STEPS_MAX];
-	struct engine_launch go = {.iocbs = iocbs, .stream = ENGINE_READS, .done = write_queue_read_done, .done_arg = p->lane};
+	struct engine_launch go = {
+	    .iocbs = iocbs, .stream = ENGINE_READS, .done = write_queue_read_done, .done_arg = p->lane};
 	uint32_t headers = plan_first_step(p);
 	int first = p->iocb[headers] == PLAN_NO_IOCB && !(p->dev.flags & DEV_PLAN_NO_HEADERS);
 	int rc = plan_deadline(p, &go.deadline_ns);
@@ -239,7 +240,8 @@ int tutti_store_layer(struct tutti_plan *p, uint32_t layer)
 	uint64_t due;
 	int rc;
 
-	if (!p || p->dev.op != WIRE_WRITE || layer >= p->dev.geom.layers || p->iocb[layer] != PLAN_NO_IOCB || p->commit_issued)
+	if (!p || p->dev.op != WIRE_WRITE || layer >= p->dev.geom.layers || p->iocb[layer] != PLAN_NO_IOCB ||
+	    p->commit_issued)
 		return err_set(-EINVAL, "tutti_store_layer: not a store plan, no such layer, or stored already");
 	if (p->dropped)
 		return err_set(-ECANCELED, "this store was dropped");
@@ -275,7 +277,8 @@ int tutti_wait_layer(struct tutti_plan *p, uint32_t layer, uint64_t deadline_ns)
 		return err_set(rc, "layer %u: no answer by the deadline", layer);
 	/* Any failure so far, of this layer or one before it: a block is whole or it is not. */
 	rc = (int)port_load_acquire32(&p->dev.first_error);
-	return rc ? err_set(rc, "layer %u: at least one block failed (%s); recompute from there", layer, err_name(rc)) : 0;
+	return rc ? err_set(rc, "layer %u: at least one block failed (%s); recompute from there", layer, err_name(rc))
+	          : 0;
 }
 
 int tutti_plan_poll(struct tutti_plan *p)
@@ -300,7 +303,8 @@ static int wait_step(struct tutti_plan *p, uint32_t at, uint64_t deadline_ns)
 
 	for (;;) {
 		uint64_t slice = port_now_ns() + WRITE_WAIT_SLICE_NS;
-		int rc = ring_wait(engine_ring(p->lane->engine), p->iocb[at], slice < deadline_ns ? slice : deadline_ns, &r);
+		int rc =
+		    ring_wait(engine_ring(p->lane->engine), p->iocb[at], slice < deadline_ns ? slice : deadline_ns, &r);
 
 		if (!rc)
 			return 0;
@@ -317,7 +321,8 @@ static int wait_all(struct tutti_plan *p, uint64_t deadline_ns)
 		if (p->iocb[i] != PLAN_NO_IOCB && wait_step(p, i, deadline_ns))
 			return engine_dead(p->lane->engine)
 			           ? -ENOTRECOVERABLE
-			           : err_set(-ETIMEDOUT, "plan: I/O is in flight at the deadline; call tutti_plan_finish again");
+			           : err_set(-ETIMEDOUT,
+			                     "plan: I/O is in flight at the deadline; call tutti_plan_finish again");
 	return 0;
 }
 
@@ -400,7 +405,8 @@ int tutti_plan_finish(struct tutti_plan *p, uint64_t deadline_ns, void *blob, si
 	if (rc == -ETIMEDOUT)
 		return rc;
 	if (rc || engine_dead(p->lane->engine))
-		return err_set(-ENOTRECOVERABLE, "the lane is dead: its memory may still be written; keep the blocks and stop");
+		return err_set(-ENOTRECOVERABLE,
+		               "the lane is dead: its memory may still be written; keep the blocks and stop");
 	if (blob) {
 		fill_completion(p, blob);
 		if (bytes)

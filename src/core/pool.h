@@ -27,8 +27,8 @@ struct pool_opts {
 	enum tutti_controller controller; /* AUTO is virt */
 	struct tutti_model_timing timing;
 	int read_only;
-	int as_given;                     /* 1: no superblock yet: take the paths as they are (format) */
-	uint32_t mdts_bytes;              /* 0: the controller's own */
+	int as_given;        /* 1: no superblock yet: take the paths as they are (format) */
+	uint32_t mdts_bytes; /* 0: the controller's own */
 	int no_sgl;
 	const struct ctrl_io_ops *io_ops; /* tests */
 	void *io_arg;

@@ -32,8 +32,10 @@ static int busy(struct tutti_store *s)
 	if (rc)
 		err_set(-EBUSY, "%s: another process has this pool open", s->pool.path[0]);
 	else
-		err_set(-EBUSY, "%s: process %d on host %s has this pool open; one store at a time (stop it, or use another pool)",
-		        s->pool.path[0], p->owner_pid, p->owner_host);
+		err_set(
+		    -EBUSY,
+		    "%s: process %d on host %s has this pool open; one store at a time (stop it, or use another pool)",
+		    s->pool.path[0], p->owner_pid, p->owner_host);
 	free(p);
 	return -EBUSY;
 }
@@ -65,7 +67,8 @@ static int open_store(struct tutti_store *s, const struct tutti_store_opts *o)
 {
 	struct pool_opts po = {
 	    .paths = o->paths, .n_paths = o->n_paths, .controller = o->controller, .timing = o->timing};
-	struct store_open_opts so = {.owner_pid = getpid(), .now_ns = now, .progress = o->progress, .progress_arg = o->progress_arg};
+	struct store_open_opts so = {
+	    .owner_pid = getpid(), .now_ns = now, .progress = o->progress, .progress_arg = o->progress_arg};
 	char host[STORE_HOST_BYTES] = "";
 	int rc;
 
@@ -93,7 +96,8 @@ int tutti_store_open(const struct tutti_store_opts *o, struct tutti_store **out)
 	int rc;
 
 	if (!o || o->size != sizeof(*o) || !out)
-		return err_set(-EINVAL, "tutti_store_open: options not initialised with TUTTI_STORE_OPTS_INIT, or NULL");
+		return err_set(-EINVAL,
+		               "tutti_store_open: options not initialised with TUTTI_STORE_OPTS_INIT, or NULL");
 	s = calloc(1, sizeof(*s));
 	if (!s)
 		return err_set(-ENOMEM, "no memory for a store");

@@ -36,9 +36,14 @@ int tutti_parse_bytes(const char *text, uint64_t *bytes)
 	if (errno)
 		return err_set(-ERANGE, "'%s' is too large a size", text);
 	if (*end && *end != 'B') {
-		unit = strchr(units, *end == 'K' ? 'k' : *end == 'm' ? 'M' : *end == 'g' ? 'G' : *end == 't' ? 'T' : *end);
+		unit = strchr(units, *end == 'K'   ? 'k'
+		                     : *end == 'm' ? 'M'
+		                     : *end == 'g' ? 'G'
+		                     : *end == 't' ? 'T'
+		                                   : *end);
 		if (!unit || !*unit)
-			return err_set(-EINVAL, "'%s': unknown unit '%s'; units are k, M, G, T (powers of 1024)", text, end);
+			return err_set(-EINVAL, "'%s': unknown unit '%s'; units are k, M, G, T (powers of 1024)", text,
+			               end);
 		shift = 10 * (unsigned)(unit - units + 1);
 		end++;
 		if (end[0] == 'i' && end[1] == 'B')

@@ -39,7 +39,8 @@ struct batch {
 	struct geom geom;
 };
 
-static int collect(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth, uint32_t slot)
+static int collect(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth,
+                   uint32_t slot)
 {
 	struct list *l = arg;
 
@@ -232,7 +233,8 @@ static int verify_rank(struct tutti_ns *ns, uint32_t rank, const struct list *l,
 	return rc ? rc : closed;
 }
 
-int tutti_verify(struct tutti_ns *ns, int repair, tutti_progress_fn progress, void *arg, uint64_t *checked, uint64_t *bad)
+int tutti_verify(struct tutti_ns *ns, int repair, tutti_progress_fn progress, void *arg, uint64_t *checked,
+                 uint64_t *bad)
 {
 	struct tutti_pool_info info;
 	struct list l = {0};

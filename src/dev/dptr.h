@@ -31,13 +31,13 @@ struct dev_list {
 
 struct dev_dptr {
 	const struct dev_list *list;
-	int sgl;              /* 0: PRP */
-	uint32_t n;           /* descriptors (SGL) or memory pages (PRP, the first included) so far */
+	int sgl;    /* 0: PRP */
+	uint32_t n; /* descriptors (SGL) or memory pages (PRP, the first included) so far */
 	uint32_t n_max;
-	uint64_t bytes;       /* of all runs */
-	uint64_t first_addr;  /* of the first run: PRP1 */
-	uint64_t run_addr;    /* SGL: where the last descriptor, still open, begins */
-	uint64_t end;         /* DMA address behind the last run */
+	uint64_t bytes;      /* of all runs */
+	uint64_t first_addr; /* of the first run: PRP1 */
+	uint64_t run_addr;   /* SGL: where the last descriptor, still open, begins */
+	uint64_t end;        /* DMA address behind the last run */
 };
 
 /* Entries that a list of n_pages pages holds when each but the last gives one place to a link. */

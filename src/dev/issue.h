@@ -93,7 +93,8 @@ PORT_FN void dev_entry_fail(struct dev_step *s, uint32_t i, int32_t status)
 }
 
 /* Element e of a span failed for good. */
-PORT_FN void dev_elem_fail(struct dev_block *b, struct dev_step *s, const struct dev_span *span, uint32_t e, int32_t status)
+PORT_FN void dev_elem_fail(struct dev_block *b, struct dev_step *s, const struct dev_span *span, uint32_t e,
+                           int32_t status)
 {
 	b->stats.failed_elements++;
 	dev_entry_fail(s, dev_span_entry(s, span, e), status);
@@ -165,7 +166,8 @@ PORT_FN int64_t dev_fit_bounce(const struct dev_block *b, const struct dev_step 
 		cut->n = (uint32_t)(room / at.pitch) < n_max ? (uint32_t)(room / at.pitch) : n_max;
 		bytes = cut->n * at.pitch;
 	} else {
-		bytes = at.pitch - cut->part_offset < room ? at.pitch - cut->part_offset : room / DEV_PAGE_BYTES * DEV_PAGE_BYTES;
+		bytes = at.pitch - cut->part_offset < room ? at.pitch - cut->part_offset
+		                                           : room / DEV_PAGE_BYTES * DEV_PAGE_BYTES;
 		cut->n = 1;
 		cut->part_bytes = (uint32_t)bytes;
 	}
@@ -237,8 +239,8 @@ PORT_FN void dev_headers_fill(struct dev_block *b, struct dev_step *s, const str
 }
 
 /* Queues the command. -ERANGE when it would leave the pool's space: nothing was queued. */
-PORT_FN int dev_cmd_post(struct dev_block *b, struct dev_cmd *c, const struct dev_elem *at, uint64_t offset, uint64_t bytes,
-                         const struct dev_dptr *d)
+PORT_FN int dev_cmd_post(struct dev_block *b, struct dev_cmd *c, const struct dev_elem *at, uint64_t offset,
+                         uint64_t bytes, const struct dev_dptr *d)
 {
 	const struct dev_target *t = &b->dev[at->dev];
 	uint64_t lba = offset >> t->lba_shift;

@@ -23,8 +23,8 @@ enum dev_plan_flags {
 
 struct dev_entry {
 	uint32_t slot;
-	uint32_t block;          /* of the engine */
-	uint32_t header_valid;   /* store: the slot's header on disk may be valid */
+	uint32_t block;        /* of the engine */
+	uint32_t header_valid; /* store: the slot's header on disk may be valid */
 	uint32_t rsvd;
 };
 
@@ -60,7 +60,7 @@ struct dev_plan {
 	 * header and data may arrive in any.
 	 */
 	uint64_t *sums;
-	int32_t *results; /* [entry]: 0, or the first failure: sticky */
+	int32_t *results;     /* [entry]: 0, or the first failure: sticky */
 	uint32_t first_error; /* of any entry (a result, as its bits): what a wait for a layer returns */
 	uint32_t rsvd1;
 };
@@ -111,13 +111,13 @@ struct dev_cmd {
 struct dev_step {
 	struct wire_iocb *iocb;
 	struct dev_plan *plan;
-	uint32_t kind; /* enum wire_step, or a layer */
-	uint32_t lo, hi;   /* this block's entries */
-	uint32_t next;     /* generator: next entry that no run covers yet */
-	uint32_t pending;  /* commands in flight, retries included */
+	uint32_t kind;    /* enum wire_step, or a layer */
+	uint32_t lo, hi;  /* this block's entries */
+	uint32_t next;    /* generator: next entry that no run covers yet */
+	uint32_t pending; /* commands in flight, retries included */
 	uint32_t failed;
 	int32_t status;
-	uint8_t issued;    /* all commands were made */
+	uint8_t issued; /* all commands were made */
 	uint8_t done;
 	uint8_t rsvd[2];
 };
@@ -132,36 +132,36 @@ struct dev_stats {
 struct dev_block {
 	struct dev_qp qp[DEV_QPS_MAX];
 	uint32_t n_qps;
-	uint32_t n_cmds;   /* at most depth - 1 of the smallest queue */
+	uint32_t n_cmds; /* at most depth - 1 of the smallest queue */
 	struct dev_target dev[GEOM_DEVS_MAX];
 	uint32_t n_devs;
-	uint32_t sgl_max;  /* 0: PRP */
+	uint32_t sgl_max; /* 0: PRP */
 	uint32_t mdts_bytes;
-	uint32_t spin_ns;  /* before parking; CPU threads only */
+	uint32_t spin_ns; /* before parking; CPU threads only */
 	struct wire_map map;
 	struct dev_cmd *cmds;
 	uint16_t free_cmd; /* head of the free list */
 	uint16_t free_bounce;
 	uint16_t n_bounce;
 	uint16_t in_flight;
-	uint8_t *bounce;           /* n_bounce buffers of bounce_bytes, mapped for the controller */
+	uint8_t *bounce; /* n_bounce buffers of bounce_bytes, mapped for the controller */
 	uint64_t bounce_bytes;
-	uint16_t *bounce_next;     /* free list */
+	uint16_t *bounce_next; /* free list */
 	struct port_parker *parker;
-	const uint32_t *abort;     /* not 0: give up */
+	const uint32_t *abort; /* not 0: give up */
 	struct wire_ring *ring;
-	uint32_t stream;           /* whose SQ of the ring this block serves */
+	uint32_t stream; /* whose SQ of the ring this block serves */
 
 	/* During a kernel. */
 	uint32_t index, n_blocks;
-	struct dev_step *steps;    /* DEV_STEPS_MAX */
+	struct dev_step *steps; /* DEV_STEPS_MAX */
 	uint32_t n_steps;
-	uint32_t issuing;          /* step that makes commands now */
-	uint32_t first_open;       /* all steps before it are done */
-	struct dev_span run;       /* what is left of the current run: pos..pos+n */
-	struct dev_span *retry;    /* ring of failed spans, n_cmds entries */
+	uint32_t issuing;       /* step that makes commands now */
+	uint32_t first_open;    /* all steps before it are done */
+	struct dev_span run;    /* what is left of the current run: pos..pos+n */
+	struct dev_span *retry; /* ring of failed spans, n_cmds entries */
 	uint32_t retry_head, n_retry;
-	uint32_t rung;             /* bit per queue pair: posted, not rung */
+	uint32_t rung; /* bit per queue pair: posted, not rung */
 	struct dev_stats stats;
 };
 

@@ -55,7 +55,8 @@ PORT_FN int dev_step_adjoins(const struct dev_step *s, uint32_t i)
 	if (s->kind == WIRE_STEP_EXPLICIT) {
 		const struct wire_ioctx *c = dev_step_ioctx(s);
 
-		return c[i].dev == c[i + 1].dev && c[i].op == c[i + 1].op && c[i].offset_bytes + c[i].bytes == c[i + 1].offset_bytes;
+		return c[i].dev == c[i + 1].dev && c[i].op == c[i + 1].op &&
+		       c[i].offset_bytes + c[i].bytes == c[i + 1].offset_bytes;
 	}
 	if (p->entries[i].slot + 1 != p->entries[i + 1].slot)
 		return 0;
@@ -80,7 +81,8 @@ PORT_FN int dev_run_next(struct dev_step *s, uint32_t step_index, struct dev_spa
 		return 0;
 	}
 	/* One set's slots bound a run, so that finding it is O(set); explicit IOCTX have no sets. */
-	for (end = i + 1; end < s->hi && end - i < GEOM_SET_SLOTS_MAX && dev_step_takes(s, end) && dev_step_adjoins(s, end - 1);)
+	for (end = i + 1;
+	     end < s->hi && end - i < GEOM_SET_SLOTS_MAX && dev_step_takes(s, end) && dev_step_adjoins(s, end - 1);)
 		end++;
 	s->next = end;
 	run->step = step_index;
@@ -94,8 +96,8 @@ PORT_FN int dev_run_next(struct dev_step *s, uint32_t step_index, struct dev_spa
 }
 
 /* Where element `e` of a run lies. place: of the run's first entry (ignored for explicit IOCTX). */
-PORT_FN struct dev_elem dev_run_elem(const struct dev_step *s, const struct dev_span *run, const struct geom_place *place,
-                                     uint32_t e)
+PORT_FN struct dev_elem dev_run_elem(const struct dev_step *s, const struct dev_span *run,
+                                     const struct geom_place *place, uint32_t e)
 {
 	struct dev_elem at;
 	const struct dev_plan *p = s->plan;
@@ -129,7 +131,8 @@ PORT_FN struct dev_elem dev_run_elem(const struct dev_step *s, const struct dev_
 }
 
 /* Elements from `pos` on that are contiguous on disk: to the end of the object's row, or of the run if it is a whole set. */
-PORT_FN uint32_t dev_run_contiguous(const struct dev_step *s, const struct dev_span *run, const struct geom_place *place)
+PORT_FN uint32_t dev_run_contiguous(const struct dev_step *s, const struct dev_span *run,
+                                    const struct geom_place *place)
 {
 	if (!dev_step_is_layer(s) || run->len == place->set_slots)
 		return run->n;

@@ -53,7 +53,8 @@ static void wait_event(const struct exec_job *job)
 {
 	const struct timespec nap = {.tv_nsec = EVENT_POLL_NS};
 
-	while (job->event && port_load_acquire32(job->event) < job->event_value && port_now_ns() < job->event_deadline_ns)
+	while (job->event && port_load_acquire32(job->event) < job->event_value &&
+	       port_now_ns() < job->event_deadline_ns)
 		nanosleep(&nap, NULL);
 }
 
@@ -152,8 +153,8 @@ static int host_open(const struct exec_opts *o, struct exec **out)
 	struct exec *e;
 
 	if (!o->streams || o->streams > STREAMS_MAX || !o->blocks || o->blocks > BLOCKS_MAX || !o->queue_jobs)
-		return err_set(-EINVAL, "executor: %u streams of %u blocks; at most %u of %u", o->streams, o->blocks, STREAMS_MAX,
-		               BLOCKS_MAX);
+		return err_set(-EINVAL, "executor: %u streams of %u blocks; at most %u of %u", o->streams, o->blocks,
+		               STREAMS_MAX, BLOCKS_MAX);
 	e = calloc(1, sizeof(*e));
 	if (!e)
 		return err_set(-ENOMEM, "executor: no memory");

@@ -32,11 +32,12 @@ int map_insert(struct map *m, uint64_t va, uint64_t bytes, uint64_t dma)
 	uint32_t at = 0;
 
 	if (!bytes || va + bytes < va || dma + bytes < dma)
-		return err_set(-EINVAL, "map: a region of %llu bytes at %#llx is empty or wraps around", (unsigned long long)bytes,
-		               (unsigned long long)va);
+		return err_set(-EINVAL, "map: a region of %llu bytes at %#llx is empty or wraps around",
+		               (unsigned long long)bytes, (unsigned long long)va);
 	while (at < m->n && m->regions[at].va < va)
 		at++;
-	if ((at < m->n && va + bytes > m->regions[at].va) || (at && m->regions[at - 1].va + m->regions[at - 1].bytes > va))
+	if ((at < m->n && va + bytes > m->regions[at].va) ||
+	    (at && m->regions[at - 1].va + m->regions[at - 1].bytes > va))
 		return err_set(-EEXIST, "map: memory at %#llx is registered already", (unsigned long long)va);
 	if (m->n == m->room) {
 		uint32_t room = m->room ? m->room * 2 : 16;

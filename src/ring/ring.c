@@ -15,7 +15,7 @@
 
 struct slot {
 	struct wire_ioctx *ioctx;
-	uint32_t room;      /* of ioctx */
+	uint32_t room; /* of ioctx */
 	uint32_t next_free;
 	uint8_t complete;
 	struct ring_result result;
@@ -25,7 +25,7 @@ struct ring {
 	struct wire_ring shared;
 	struct port_parker parker;
 	struct slot *slots;
-	uint32_t free_head; /* UINT32_MAX: none */
+	uint32_t free_head;   /* UINT32_MAX: none */
 	pthread_mutex_t lock; /* cq_head, results, free list, reaper */
 	pthread_cond_t change;
 	uint32_t cq_head;
@@ -198,7 +198,8 @@ static int reaper_sleep(struct ring *r, uint64_t deadline_ns)
 
 int ring_wait(struct ring *r, uint32_t id, uint64_t deadline_ns, struct ring_result *out)
 {
-	struct timespec t = {.tv_sec = (time_t)(deadline_ns / 1000000000u), .tv_nsec = (long)(deadline_ns % 1000000000u)};
+	struct timespec t = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
+	                     .tv_nsec = (long)(deadline_ns % 1000000000u)};
 	int late = 0;
 
 	pthread_mutex_lock(&r->lock);

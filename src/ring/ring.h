@@ -31,7 +31,8 @@ int ring_get(struct ring *r, uint32_t n_ioctx, struct wire_iocb **out, struct wi
  * Appends IOCBs to a stream's SQ. n_blocks thread blocks will serve them. *sq_first is what the kernel is launched with. The
  * SQ has as many entries as there are IOCBs: it can't be full. Order of issue is order of launch.
  */
-void ring_issue(struct ring *r, uint32_t stream, struct wire_iocb *const *iocbs, uint32_t n, uint32_t n_blocks, uint32_t *sq_first);
+void ring_issue(struct ring *r, uint32_t stream, struct wire_iocb *const *iocbs, uint32_t n, uint32_t n_blocks,
+                uint32_t *sq_first);
 /* Takes back what ring_issue appended last, when the launch failed. */
 void ring_unissue(struct ring *r, uint32_t stream, uint32_t n);
 /* wait_cqe: 0 and the result; -ETIMEDOUT at deadline_ns (absolute). A completion stays readable until put. */

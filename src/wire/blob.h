@@ -29,7 +29,7 @@ struct wire_blob {
 	uint64_t expiry_ns;
 	uint64_t generation;
 	uint64_t sequence;
-	uint32_t op;    /* enum tutti_op */
+	uint32_t op; /* enum tutti_op */
 	uint32_t flags;
 	uint32_t n;     /* entries that follow */
 	uint32_t rank;  /* of a completion */

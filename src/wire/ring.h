@@ -21,9 +21,9 @@ struct wire_ioctx {
 	uint64_t mem;          /* address in registered memory */
 	uint64_t offset_bytes; /* on the device */
 	uint32_t bytes;
-	uint16_t dev;          /* index of the device, 0.. */
-	uint16_t op;           /* enum wire_io_op */
-	int32_t status;        /* out: 0, -errno, NVMe status */
+	uint16_t dev;   /* index of the device, 0.. */
+	uint16_t op;    /* enum wire_io_op */
+	int32_t status; /* out: 0, -errno, NVMe status */
 	uint32_t rsvd;
 };
 PORT_ASSERT(sizeof(struct wire_ioctx) == 32, "IOCTX");
@@ -63,15 +63,15 @@ struct wire_ring_cqe {
 PORT_ASSERT(sizeof(struct wire_ring_cqe) == 16, "ring CQE");
 
 struct wire_ring {
-	uint32_t entries;       /* power of two: IOCBs, SQ entries, CQ entries */
+	uint32_t entries; /* power of two: IOCBs, SQ entries, CQ entries */
 	uint32_t rsvd;
 	struct wire_iocb *iocb;
 	uint32_t *sq[WIRE_STREAMS]; /* IOCB numbers, of each stream of kernels */
 	struct wire_ring_cqe *cq;
-	struct port_parker *host; /* who waits for completions */
+	struct port_parker *host;       /* who waits for completions */
 	uint32_t sq_tail[WIRE_STREAMS]; /* written by the host, with release */
 	uint32_t pad1[16];
-	uint32_t cq_tail;       /* claimed by the kernel's blocks */
+	uint32_t cq_tail; /* claimed by the kernel's blocks */
 	uint32_t pad2[15];
 };
 

@@ -50,7 +50,8 @@ struct shape {
 };
 
 /* n transfers at ascending places of each device: often touching, so that they merge, never overlapping. */
-static void make_program(struct gio_ioctx *c, uint32_t n, const struct shape *sh, int write, uint8_t *mem, uint64_t *seed)
+static void make_program(struct gio_ioctx *c, uint32_t n, const struct shape *sh, int write, uint8_t *mem,
+                         uint64_t *seed)
 {
 	uint32_t at[4] = {0}, room = ARENA / n / UNIT, most = room < 96 ? room : 96;
 
@@ -177,9 +178,9 @@ static void errors_per_ioctx(void)
 		c[i].offset_bytes = i * 4096;
 		c[i].op = GIO_READ;
 	}
-	c[1].offset_bytes = FILE_BYTES;           /* behind the end */
-	c[2].mem = 4096;                          /* not registered */
-	c[3].offset_bytes = FILE_BYTES - 2048;    /* crosses the end */
+	c[1].offset_bytes = FILE_BYTES;        /* behind the end */
+	c[2].mem = 4096;                       /* not registered */
+	c[3].offset_bytes = FILE_BYTES - 2048; /* crosses the end */
 	CHECK_EQ(gio_issue_io(g, &id, 1, 0), 0);
 	CHECK_EQ(gio_wait_cqe(g, id, soon(), &r), 0);
 	CHECK_EQ(r.failed, 3);
@@ -223,7 +224,8 @@ static void event_orders(void)
 	c[0] = (struct gio_ioctx){.mem = (uint64_t)(uintptr_t)mem, .bytes = 4096, .op = GIO_WRITE};
 	CHECK_EQ(gio_issue_io(g, &id, 1, 0), 0);
 	clock_gettime(CLOCK_MONOTONIC, &t);
-	CHECK_EQ(gio_wait_cqe(g, id, (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec + 20000000u, &r), -ETIMEDOUT);
+	CHECK_EQ(gio_wait_cqe(g, id, (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec + 20000000u, &r),
+	         -ETIMEDOUT);
 	memset(mem, 0x5a, 4096);
 	__atomic_store_n(&word, 1, __ATOMIC_RELEASE);
 	CHECK_EQ(gio_wait_cqe(g, id, soon(), &r), 0);
