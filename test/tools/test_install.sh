@@ -100,7 +100,8 @@ man_pages_render()
 {
 	local page
 	for page in "$at"/share/man/man1/*.1; do
-		man --warnings -E UTF-8 -l "$page" 2> "$stage/warnings" | grep -q . && [ ! -s "$stage/warnings" ] && continue
+		man --warnings -E UTF-8 -l "$page" 2> "$stage/warnings" > "$stage/text"
+		[ -s "$stage/text" ] && [ ! -s "$stage/warnings" ] && continue
 		echo "$page:"
 		cat "$stage/warnings"
 		return 1
