@@ -1,0 +1,521 @@
+/*
+ * hold.c - leases and reservations: who holds what until when.
+ *
+ * A lease pins the last block of its prefix. A reservation is a list of slots in chain order (linked through slot.b); its
+ * first blocks leave the list as they are published, so what remains starts with the first unpublished one. A block
+ * that fails becomes DEAD with all that hangs below it, in this and other reservations, but keeps its place in the list:
+ * another rank's lane may still write to it. Dead slots come back when every rank has reported every block of the
+ * reservation, at expiry, or when the caller says that no lane has it.
+ *
+ * What one reservation does may concern others (a published parent, a dropped one): these are listed, and looked at before
+ * the call returns.
+ */
+#include "store/state.h"
+
+#include "base/err.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define ID_INDEX_BITS 16
+
+void store_hold_init(struct store *s)
+{
+	s->hold_first = s->hold_look = NONE;
+	s->hold_free = 0;
+	for (uint32_t i = 0; i < STORE_LEASES_MAX; i++)
+		s->holds[i].next = i + 1 < STORE_LEASES_MAX ? i + 1 : NONE;
+	s->next_expiry_ns = UINT64_MAX;
+}
+
+static uint32_t hold_index(const struct store *s, const struct hold *h) { return (uint32_t)(h - s->holds); }
+
+static struct hold *hold_take(struct store_ns *ns, enum hold_kind kind, uint64_t lease_ns, uint64_t now)
+{
+	struct store *s = ns->s;
+	struct hold *h;
+	uint32_t i;
+
+	if (s->hold_free == NONE)
+		store_hold_sweep(s, 1);
+	if (s->hold_free == NONE) {
+		err_set(-EAGAIN, "%u leases and reservations are out, the most there can be; release some", STORE_LEASES_MAX);
+		return NULL;
+	}
+	i = s->hold_free;
+	h = &s->holds[i];
+	s->hold_free = h->next;
+	memset(h, 0, sizeof(*h));
+	h->id = ++s->hold_generation << ID_INDEX_BITS | i;
+	h->kind = kind;
+	h->ns = ns;
+	h->expiry_ns = lease_ns > UINT64_MAX - now ? UINT64_MAX : now + lease_ns;
+	h->prev = NONE;
+	h->next = s->hold_first;
+	if (h->next != NONE)
+		s->holds[h->next].prev = i;
+	s->hold_first = i;
+	if (h->expiry_ns < s->next_expiry_ns)
+		s->next_expiry_ns = h->expiry_ns;
+	s->n_holds++;
+	if (kind == HOLD_LEASE)
+		ns->n_leases++;
+	else
+		ns->n_reservations++;
+	return h;
+}
+
+static void hold_give(struct store *s, struct hold *h)
+{
+	uint32_t i = hold_index(s, h);
+
+	if (h->prev != NONE)
+		s->holds[h->prev].next = h->next;
+	else
+		s->hold_first = h->next;
+	if (h->next != NONE)
+		s->holds[h->next].prev = h->prev;
+	if (h->kind == HOLD_LEASE)
+		h->ns->n_leases--;
+	else
+		h->ns->n_reservations--;
+	h->kind = HOLD_NONE;
+	h->id = 0;
+	h->next = s->hold_free;
+	s->hold_free = i;
+	s->n_holds--;
+}
+
+/* Takes what is not published out of the index; the slots stay DEAD. */
+static void reservation_kill(struct hold *h)
+{
+	struct store_ns *ns = h->ns;
+
+	/* Every live block hangs below the first one; dropping that drops all. */
+	if (h->live)
+		store_tree_drop(ns, h->slot);
+}
+
+/* No lane writes to the reservation's dead slots any more: they are free, and it is gone. */
+static void reservation_end(struct store *s, struct hold *h)
+{
+	struct store_ns *ns = h->ns;
+
+	for (uint32_t at = h->slot, next; at != NONE; at = next) {
+		next = slot_at(ns, at)->b;
+		segment_of(ns, at)->busy--;
+		ns->n_dead--;
+		store_space_give(ns, at);
+	}
+	hold_give(s, h);
+}
+
+static void hold_expire(struct store *s, struct hold *h)
+{
+	if (h->kind == HOLD_LEASE) {
+		uint32_t slot = h->slot;
+		struct store_ns *ns = h->ns;
+
+		hold_give(s, h);
+		store_tree_unpin(ns, slot);
+		return;
+	}
+	reservation_kill(h);
+	reservation_end(s, h);
+}
+
+/* Publishes the first blocks of the reservation as far as they are complete and their parents published. */
+static void publish(struct store_ns *ns, struct hold *h)
+{
+	uint32_t all = (1u << ns->s->super.ranks) - 1;
+
+	while (h->slot != NONE) {
+		uint32_t at = h->slot;
+		struct slot *s = slot_at(ns, at);
+
+		if (slot_state(s) != SLOT_RESERVED || s->commit != all ||
+		    (s->parent != NONE && slot_state(slot_at(ns, s->parent)) != SLOT_COMMITTED))
+			return;
+		h->slot = s->b;
+		h->parent = s->key;
+		h->published++;
+		h->live--;
+		store_tree_commit(ns, at);
+		/* Other reservations may have waited for this block. */
+		for (uint32_t c = slot_first_child(s); c != NONE; c = slot_at(ns, c)->sib_next)
+			if (slot_state(slot_at(ns, c)) == SLOT_RESERVED)
+				store_hold_look(ns->s, slot_at(ns, c)->stamp);
+	}
+}
+
+void store_hold_look(struct store *s, uint32_t hold)
+{
+	struct hold *h = &s->holds[hold];
+
+	if (h->listed)
+		return;
+	h->listed = 1;
+	h->look_next = s->hold_look;
+	s->hold_look = hold;
+}
+
+/* Looks at every listed reservation: publishes what it can, ends it if nothing of it is left to wait for. */
+void store_hold_settle(struct store *s)
+{
+	while (s->hold_look != NONE) {
+		struct hold *h = &s->holds[s->hold_look];
+
+		s->hold_look = h->look_next;
+		h->listed = 0;
+		if (h->kind != HOLD_RESERVATION)
+			continue;
+		publish(h->ns, h);
+		if (!h->live && !h->unreported) {
+			uint64_t id = h->id;
+
+			reservation_end(s, h);
+			h->done_id = id;
+		}
+	}
+}
+
+/* Ends what has expired. Without `now` only when something can have. */
+void store_hold_sweep(struct store *s, int now)
+{
+	uint64_t t = s->now_ns(s->now_arg), least = UINT64_MAX;
+
+	if (!now && t < s->next_expiry_ns)
+		return;
+	for (uint32_t i = s->hold_first, next; i != NONE; i = next) {
+		struct hold *h = &s->holds[i];
+
+		next = h->next;
+		if (t >= h->expiry_ns)
+			hold_expire(s, h);
+		else if (h->expiry_ns < least)
+			least = h->expiry_ns;
+	}
+	s->next_expiry_ns = least;
+	store_hold_settle(s);
+}
+
+/* NULL: unknown, ended or expired. */
+static struct hold *hold_find(struct store_ns *ns, const struct tutti_lease *lease)
+{
+	struct store *s = ns->s;
+	struct hold *h = &s->holds[lease->id & (STORE_LEASES_MAX - 1)];
+
+	_Static_assert(STORE_LEASES_MAX <= 1u << ID_INDEX_BITS && !(STORE_LEASES_MAX & (STORE_LEASES_MAX - 1)),
+	               "the index of a hold is the low bits of its id");
+	store_hold_sweep(s, 0);
+	return lease->id && lease->epoch == s->super.epoch && h->id == lease->id && h->ns == ns ? h : NULL;
+}
+
+int store_lookup(struct store_ns *ns, const struct tutti_key *keys, size_t n, uint64_t lease_ns, size_t *matched,
+                 struct tutti_lease *lease)
+{
+	struct store *s = ns->s;
+	uint64_t now = s->now_ns(s->now_arg);
+	struct hold *h;
+	uint32_t last;
+
+	*matched = 0;
+	if (lease)
+		memset(lease, 0, sizeof(*lease));
+	store_hold_sweep(s, 0);
+	ns->clock++;
+	ns->used_ns = now;
+	*matched = n ? store_index_match(ns, keys, n, &last) : 0;
+	if (!*matched)
+		return 0;
+	store_tree_touch(ns, last);
+	if (!lease)
+		return 0;
+	h = hold_take(ns, HOLD_LEASE, lease_ns, now);
+	if (!h)
+		return -EAGAIN;
+	store_tree_pin(ns, last);
+	h->slot = last;
+	h->n_blocks = (uint32_t)*matched;
+	lease->epoch = s->super.epoch;
+	lease->id = h->id;
+	lease->expiry_ns = h->expiry_ns;
+	return 0;
+}
+
+/* Finds the leading keys that are committed. *parent becomes the last of them; -EINVAL: not a chain. */
+static int reserve_prefix(struct store_ns *ns, const struct tutti_key *keys, size_t n, uint32_t *parent, size_t *first)
+{
+	uint32_t before = *parent;
+
+	for (*first = 0; *first < n; ++*first) {
+		uint32_t at = store_index_find(ns, &keys[*first]);
+		const struct slot *s;
+
+		if (at == NONE)
+			return 0;
+		s = slot_at(ns, at);
+		if (s->parent != *parent)
+			return err_set(-EINVAL, "reserve: key %zu is there already, but below another parent: the keys are not a chain",
+			               *first);
+		if (slot_state(s) != SLOT_COMMITTED)
+			return 1; /* someone else is writing it */
+		segment_of(ns, at)->stamp = ns->clock;
+		*parent = at;
+	}
+	if (*parent != before && *parent != NONE)
+		store_tree_touch(ns, *parent);
+	return 0;
+}
+
+/* Makes a free slot, taken out of its set, the next block of the reservation. */
+static void reserve_one(struct store_ns *ns, struct hold *h, uint32_t slot, uint32_t parent, const struct tutti_key *key,
+                        uint32_t *tail)
+{
+	struct slot *s = slot_at(ns, slot);
+
+	s->key = *key;
+	s->bits = (s->bits & SLOT_HEADER) | (parent == NONE ? 0 : slot_depth(slot_at(ns, parent)) + 1);
+	slot_set_state(s, SLOT_RESERVED);
+	s->a = s->b = NONE;
+	s->stamp = hold_index(ns->s, h);
+	s->commit = 0;
+	store_tree_link(ns, slot, parent);
+	if (*tail == NONE)
+		h->slot = slot;
+	else
+		slot_at(ns, *tail)->b = slot;
+	*tail = slot;
+	h->n_blocks++;
+	h->live++;
+	h->unreported++;
+	ns->n_reserved++;
+	segment_of(ns, slot)->busy++;
+	store_index_insert(ns, slot);
+}
+
+/* Takes slots for keys[0..n) below parent. Returns why there are not more. */
+static int reserve_slots(struct store_ns *ns, struct hold *h, uint32_t parent, const struct tutti_key *keys, size_t n)
+{
+	static const struct tutti_key none;
+	uint32_t at = parent, tail = NONE;
+	int r = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		size_t left = n - i;
+		uint32_t slot;
+
+		if (!memcmp(&keys[i], &none, sizeof(none)))
+			return err_set(-EINVAL, "reserve: key %zu is all zeros, which means no key", i);
+		if (at != NONE && slot_depth(slot_at(ns, at)) == DEPTH_MAX)
+			return err_set(-ENOSPC, "a chain has at most %u blocks", DEPTH_MAX + 1);
+		if (i && store_index_find(ns, &keys[i]) != NONE)
+			return err_set(-EINVAL, "reserve: key %zu is there already, its parent is not: the keys are not a chain", i);
+		slot = store_space_take(ns, at, left < UINT32_MAX ? (uint32_t)left : UINT32_MAX, &r);
+		if (slot == NONE)
+			return r;
+		reserve_one(ns, h, slot, at, &keys[i], &tail);
+		at = slot;
+	}
+	return 0;
+}
+
+/* The call's arguments, and where the new blocks hang. 1: nothing is to be reserved. */
+static int reserve_begin(struct store_ns *ns, const struct tutti_key *parent, const struct tutti_key *keys, size_t n,
+                         uint32_t *at, size_t *first)
+{
+	static const struct tutti_key none;
+	int r;
+
+	*at = NONE;
+	if (n > UINT32_MAX)
+		return err_set(-EINVAL, "reserve: %zu blocks at once are too many", n);
+	if (parent && memcmp(parent, &none, sizeof(none))) {
+		*at = store_index_find(ns, parent);
+		if (*at == NONE)
+			return err_set(-ENOENT, "reserve: the parent is neither committed nor reserved");
+	}
+	r = reserve_prefix(ns, keys, n, at, first);
+	if (r || *first == n)
+		return r < 0 ? r : 1;
+	/* A clear whose record could not be written: nothing may be committed before it is. */
+	return ns->durable ? 0 : store_table_write_ns(ns);
+}
+
+int store_reserve(struct store_ns *ns, const struct tutti_key *parent, const struct tutti_key *keys, size_t n,
+                  uint64_t lease_ns, size_t *first, size_t *count, struct tutti_lease *reservation)
+{
+	struct store *s = ns->s;
+	uint64_t now = s->now_ns(s->now_arg);
+	struct hold *h;
+	uint32_t at;
+	int r, pin;
+
+	*first = *count = 0;
+	memset(reservation, 0, sizeof(*reservation));
+	store_hold_sweep(s, 0);
+	ns->clock++;
+	ns->used_ns = now;
+	r = reserve_begin(ns, parent, keys, n, &at, first);
+	if (r)
+		return r < 0 ? r : 0;
+	h = hold_take(ns, HOLD_RESERVATION, lease_ns, now);
+	if (!h)
+		return -EAGAIN;
+	h->slot = NONE;
+	h->sequence = s->next_sequence;
+	if (at != NONE)
+		h->parent = slot_at(ns, at)->key;
+	/* Nothing below the parent protects it yet. */
+	pin = at != NONE && slot_state(slot_at(ns, at)) == SLOT_COMMITTED;
+	if (pin)
+		store_tree_pin(ns, at);
+	r = reserve_slots(ns, h, at, keys + *first, n - *first);
+	if (pin)
+		store_tree_unpin(ns, at);
+	if (!h->n_blocks) {
+		hold_give(s, h);
+		return r;
+	}
+	s->next_sequence++;
+	*count = h->n_blocks;
+	reservation->epoch = s->super.epoch;
+	reservation->id = h->id;
+	reservation->expiry_ns = h->expiry_ns;
+	return 0;
+}
+
+static uint32_t block_flags(const struct store *s, const struct slot *slot)
+{
+	uint32_t flags = slot->bits & SLOT_HEADER ? STORE_BLOCK_HEADER_VALID : 0;
+
+	if (slot_state(slot) != SLOT_COMMITTED && slot_state(slot) != SLOT_ZOMBIE)
+		return flags;
+	if (slot->commit <= s->synced && !(slot->commit > s->unsafe_low && slot->commit <= s->unsafe_high))
+		return STORE_BLOCK_SYNCED;
+	return 0;
+}
+
+static void block_fill(const struct store_ns *ns, uint32_t slot, struct store_block *b)
+{
+	const struct slot *s = slot_at(ns, slot);
+
+	b->slot = slot;
+	b->flags = block_flags(ns->s, s);
+	b->depth = slot_depth(s);
+	b->rsvd = 0;
+	b->key = s->key;
+}
+
+int store_hold_blocks(struct store_ns *ns, const struct tutti_lease *lease, size_t first, size_t n,
+                      struct store_hold_info *info, struct store_block *blocks)
+{
+	struct hold *h = hold_find(ns, lease);
+	uint32_t at;
+
+	if (!h || h->released)
+		return err_set(-ESTALE, "the lease or reservation is gone: released, expired, or of another session");
+	if (first > h->n_blocks || n > h->n_blocks - first)
+		return err_set(-EINVAL, "blocks %zu to %zu of a lease of %u", first, first + n, h->n_blocks);
+	memset(info, 0, sizeof(*info));
+	info->op = h->kind == HOLD_LEASE ? TUTTI_RETRIEVE : TUTTI_STORE;
+	info->n_blocks = h->n_blocks;
+	info->sequence = h->sequence;
+	at = h->slot;
+	if (h->kind == HOLD_LEASE) {
+		for (size_t i = h->n_blocks; i-- > first; at = slot_at(ns, at)->parent)
+			if (i < first + n)
+				block_fill(ns, at, &blocks[i - first]);
+		if (at != NONE)
+			info->parent = slot_at(ns, at)->key;
+		return 0;
+	}
+	if (n && first < h->published)
+		return err_set(-ESTALE, "block %zu of the reservation is published already", first);
+	info->parent = h->parent;
+	for (size_t i = h->published; i < first + n; at = slot_at(ns, at)->b, i++) {
+		if (i < first)
+			info->parent = slot_at(ns, at)->key;
+		else
+			block_fill(ns, at, &blocks[i - first]);
+	}
+	return 0;
+}
+
+int store_report(struct store_ns *ns, const struct tutti_lease *reservation, uint32_t rank, size_t first, size_t n,
+                 const int32_t *results)
+{
+	struct store *s = ns->s;
+	struct hold *h = hold_find(ns, reservation);
+	uint32_t at, all = (1u << s->super.ranks) - 1;
+
+	if (!h && reservation->id && reservation->epoch == s->super.epoch &&
+	    s->holds[reservation->id & (STORE_LEASES_MAX - 1)].done_id == reservation->id)
+		return 0;
+	if (!h || h->kind != HOLD_RESERVATION)
+		return err_set(-ESTALE, "the reservation is gone: released, expired, or of another session");
+	if (rank >= s->super.ranks)
+		return err_set(-EINVAL, "rank %u of %u reports", rank, s->super.ranks);
+	if (first > h->n_blocks || n > h->n_blocks - first)
+		return err_set(-EINVAL, "blocks %zu to %zu of a reservation of %u are reported", first, first + n, h->n_blocks);
+	ns->clock++;
+	at = h->slot;
+	for (size_t i = h->published; i < first + n; at = slot_at(ns, at)->b, i++) {
+		struct slot *slot = slot_at(ns, at);
+
+		if (i < first || slot->commit >> rank & 1)
+			continue;
+		slot->commit |= 1u << rank;
+		if (slot->commit == all)
+			h->unreported--;
+		if (results[i - first] && slot_state(slot) == SLOT_RESERVED)
+			store_tree_drop(ns, at);
+	}
+	store_hold_look(s, hold_index(s, h));
+	store_hold_settle(s);
+	return 0;
+}
+
+int store_release(struct store_ns *ns, const struct tutti_lease *lease, int at_once)
+{
+	struct hold *h = hold_find(ns, lease);
+
+	if (!h)
+		return 0;
+	if (h->kind == HOLD_LEASE || at_once) {
+		hold_expire(ns->s, h);
+	} else if (!h->released) {
+		h->released = 1;
+		reservation_kill(h);
+		store_hold_look(ns->s, hold_index(ns->s, h));
+	}
+	store_hold_settle(ns->s);
+	return 0;
+}
+
+int store_drop(struct store_ns *ns, uint32_t slot, const struct tutti_key *key)
+{
+	const struct slot *s;
+
+	if (slot >= ns->slots_max)
+		return 0;
+	s = slot_at(ns, slot);
+	if (slot_state(s) != SLOT_COMMITTED || memcmp(&s->key, key, sizeof(*key)))
+		return 0;
+	store_tree_drop(ns, slot);
+	store_hold_settle(ns->s);
+	return 1;
+}
+
+void store_mark_sound(struct store_ns *ns, uint32_t slot, const struct tutti_key *key)
+{
+	struct slot *s;
+
+	if (slot >= ns->slots_max)
+		return;
+	s = slot_at(ns, slot);
+	if (slot_state(s) != SLOT_COMMITTED || memcmp(&s->key, key, sizeof(*key)) || block_flags(ns->s, s))
+		return;
+	s->commit = ns->s->sync_no;
+	ns->s->dirty = 1;
+}

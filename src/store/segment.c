@@ -1,0 +1,219 @@
+/*
+ * segment.c - segments change hands: free -> a namespace, or from one namespace to another; and prewriting.
+ *
+ * A hand-out is durable before any slot of it is used: the record names the owner and the first sequence number valid in
+ * it, so whatever headers lie there from before are void. A segment whose record could not be written is out of use until
+ * the next open, since the disk may say either.
+ */
+#include "store/state.h"
+
+#include "base/err.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* A namespace that nobody used for so long has no share: its segments are the first to go. */
+#define IDLE_NS (600ull * 1000000000ull)
+
+uint32_t store_segments_free(const struct store *s, uint32_t *prewritten)
+{
+	uint32_t n = 0;
+
+	*prewritten = 0;
+	for (uint32_t i = 0; i < s->n_segments; i++)
+		if (s->segments[i].state == SEGMENT_FREE) {
+			n++;
+			*prewritten += s->segments[i].prewritten;
+		}
+	return n;
+}
+
+/* Gives `segment`, which is free in memory, to ns: durably, then in the index. */
+static int give(struct store_ns *ns, uint32_t segment)
+{
+	struct store *s = ns->s;
+	struct segment *g = &s->segments[segment];
+	int r;
+
+	g->state = SEGMENT_OWNED;
+	g->owner = ns->number;
+	g->first_sequence = s->next_sequence; /* of the reservation that is being made */
+	g->stamp = ns->clock;
+	g->busy = 0;
+	r = store_table_write_segment(s, segment);
+	if (r) {
+		g->state = SEGMENT_BAD;
+		log_warn("segment %u is out of use until the pool is opened again: %s", segment, err_text());
+		return r;
+	}
+	ns->n_segments++;
+	store_space_add(ns, segment);
+	return 0;
+}
+
+int store_segment_hand_out(struct store_ns *ns)
+{
+	struct store *s = ns->s;
+	uint32_t best = NONE;
+
+	for (uint32_t i = 0; i < s->n_segments; i++) {
+		if (s->segments[i].state != SEGMENT_FREE)
+			continue;
+		if (best == NONE || (s->segments[i].prewritten && !s->segments[best].prewritten))
+			best = i;
+		if (s->segments[best].prewritten)
+			break;
+	}
+	return best == NONE ? -ENOSPC : give(ns, best);
+}
+
+/* Segments each namespace in use may have. */
+static uint64_t fair_share(const struct store_ns *ns, uint64_t now)
+{
+	uint64_t active = 0;
+
+	for (uint32_t i = 0; i < STORE_NAMESPACES_MAX; i++) {
+		const struct store_ns *o = ns->s->ns[i];
+
+		if (o && (o == ns || (o->n_segments && now - o->used_ns < IDLE_NS)))
+			active++;
+	}
+	return ns->s->n_segments / active;
+}
+
+/* The one furthest above its share; of idle ones, whose share is 0, and of equals the longest unused. */
+static struct store_ns *choose_victim(const struct store_ns *ns)
+{
+	uint64_t now = ns->s->now_ns(ns->s->now_arg), share = fair_share(ns, now), most = 0;
+	struct store_ns *best = NULL;
+
+	if (ns->n_segments && ns->n_segments >= share)
+		return NULL;
+	for (uint32_t i = 0; i < STORE_NAMESPACES_MAX; i++) {
+		struct store_ns *o = ns->s->ns[i];
+		uint64_t own, above;
+
+		if (!o || o == ns || !o->n_segments)
+			continue;
+		/* With no segment at all, one is taken even from someone who has no more than a share. */
+		own = now - o->used_ns >= IDLE_NS || !ns->n_segments ? 0 : share;
+		above = o->n_segments > own ? o->n_segments - own : 0;
+		if (above > most || (above && above == most && o->used_ns < best->used_ns)) {
+			most = above;
+			best = o;
+		}
+	}
+	return best;
+}
+
+#define STEAL_TRIES 16
+
+/* The coldest segment of `from` colder than `last_age` (ties by number), without anything held in it itself. */
+static uint32_t coldest(const struct store_ns *from, uint32_t *last_age, uint32_t last)
+{
+	const struct store *s = from->s;
+	uint32_t best = NONE, best_age = 0;
+
+	for (uint32_t i = 0; i < s->n_segments; i++) {
+		const struct segment *g = &s->segments[i];
+		uint32_t age = from->clock - g->stamp;
+
+		if (g->state != SEGMENT_OWNED || g->owner != from->number || g->busy)
+			continue;
+		if (last != NONE && (age > *last_age || (age == *last_age && i <= last)))
+			continue;
+		if (best == NONE || age > best_age) {
+			best = i;
+			best_age = age;
+		}
+	}
+	*last_age = best_age;
+	return best;
+}
+
+/* Drops all blocks in the segment, with their descendants: nothing of them is held. */
+static void empty(struct store_ns *from, uint32_t segment)
+{
+	uint32_t spseg = from->geom.slots_per_segment, first = segment * spseg;
+
+	for (uint32_t i = 0; i < spseg; i++)
+		if (slot_state(slot_at(from, first + i)) == SLOT_COMMITTED)
+			from->n_evicted += store_tree_drop(from, first + i);
+	store_space_remove(from, segment);
+	memset(slot_at(from, first), 0, (uint64_t)spseg * sizeof(struct slot));
+	from->n_segments--;
+}
+
+int store_segment_steal(struct store_ns *ns)
+{
+	struct store_ns *from = choose_victim(ns);
+	uint32_t segment = NONE, age = 0;
+
+	if (!from)
+		return -ENOSPC;
+	for (int i = 0; i < STEAL_TRIES; i++) {
+		segment = coldest(from, &age, segment);
+		if (segment == NONE)
+			return -ENOSPC;
+		if (store_tree_idle(from, segment)) {
+			empty(from, segment);
+			return give(ns, segment);
+		}
+	}
+	return -ENOSPC;
+}
+
+static int extents_of(const struct store *s, uint32_t segment, struct store_extent *extents, uint32_t *n)
+{
+	uint32_t parts = s->super.shared ? s->super.ranks : 1, at = 0;
+
+	if (*n < parts * s->super.n_dev)
+		return err_set(-ENOBUFS, "a segment of this pool has %u extents, room is for %u", parts * s->super.n_dev, *n);
+	for (uint32_t d = 0; d < s->super.n_dev; d++)
+		for (uint32_t part = 0; part < parts; part++) {
+			extents[at].dev = d;
+			extents[at].offset_bytes = s->super.data_start_bytes[d] +
+			                           ((uint64_t)part * s->n_segments + segment) * s->super.chunk_bytes;
+			extents[at++].bytes = s->super.chunk_bytes;
+		}
+	*n = at;
+	return 0;
+}
+
+int store_prewrite_next(struct store *s, uint32_t ahead, uint32_t *segment, struct store_extent *extents,
+                        uint32_t *n_extents)
+{
+	uint32_t prewritten, i = 0;
+	int r;
+
+	store_segments_free(s, &prewritten);
+	if (prewritten >= ahead)
+		return -ENOENT;
+	while (i < s->n_segments && (s->segments[i].state != SEGMENT_FREE || s->segments[i].prewritten ||
+	                             s->segments[i].prewrite_failed))
+		i++;
+	if (i == s->n_segments)
+		return -ENOENT;
+	r = extents_of(s, i, extents, n_extents);
+	if (r)
+		return r;
+	s->segments[i].state = SEGMENT_PREWRITING;
+	*segment = i;
+	return 0;
+}
+
+int store_prewrite_done(struct store *s, uint32_t segment, int result)
+{
+	struct segment *g;
+
+	if (segment >= s->n_segments || s->segments[segment].state != SEGMENT_PREWRITING)
+		return err_set(-EINVAL, "segment %u is not being prewritten", segment);
+	g = &s->segments[segment];
+	g->state = SEGMENT_FREE;
+	g->prewritten = !result;
+	if (!result)
+		result = store_table_write_segment(s, segment);
+	if (result)
+		g->prewrite_failed = 1; /* in this session: the disk would fail again */
+	return result;
+}
