@@ -1,0 +1,103 @@
+/* test_map.c - the P2P map against a table of single pages, in random order of registration. */
+#include <errno.h>
+
+#include "check.h"
+#include "map/map.h"
+
+#define PAGES 512u
+#define PAGE 4096u
+
+static uint64_t dma_of(uint32_t page, uint64_t seed)
+{
+	/* Runs of up to 8 pages are contiguous in dma, the runs lie anywhere. */
+	uint64_t s = seed ^ (page / 8);
+
+	return (check_random(&s) % 100000) * 16 * PAGE + page % 8 * PAGE;
+}
+
+static void random_pages(void)
+{
+	uint64_t seed = 11;
+
+	for (int round = 0; round < 50; round++) {
+		uint32_t order[PAGES], inserted = 0, expect = 0;
+		uint8_t there[PAGES] = {0};
+		struct wire_map v;
+		struct map m;
+
+		map_init(&m);
+		for (uint32_t i = 0; i < PAGES; i++)
+			order[i] = i;
+		for (uint32_t i = 0; i < PAGES; i++) {
+			uint32_t k = i + (uint32_t)(check_random(&seed) % (PAGES - i)), t = order[i];
+
+			order[i] = order[k];
+			order[k] = t;
+		}
+		for (uint32_t i = 0; i < PAGES; i++) {
+			uint32_t p = order[i];
+
+			if (check_random(&seed) % 10 == 0)
+				continue;
+			CHECK_EQ(map_insert(&m, 0x10000000ull + p * PAGE, PAGE, dma_of(p, 99)), 0);
+			CHECK_EQ(map_insert(&m, 0x10000000ull + p * PAGE + 100, 50, 0), -EEXIST);
+			there[p] = 1;
+			inserted++;
+		}
+		v = map_view(&m);
+		for (uint32_t p = 0; p < PAGES; p++) {
+			uint32_t found = 0;
+
+			for (uint32_t k = 0; k < v.n; k++) {
+				const struct wire_region *r = &v.regions[k];
+				uint64_t va = 0x10000000ull + p * PAGE;
+
+				if (va >= r->va && va < r->va + r->bytes) {
+					CHECK_EQ(r->dma + (va - r->va), dma_of(p, 99));
+					found++;
+				}
+			}
+			CHECK_EQ(found, there[p]);
+			expect += there[p] && !(p && there[p - 1] && dma_of(p - 1, 99) + PAGE == dma_of(p, 99));
+		}
+		CHECK_EQ(v.n, expect); /* maximal runs, sorted */
+		for (uint32_t k = 1; k < v.n; k++)
+			CHECK(v.regions[k - 1].va + v.regions[k - 1].bytes <= v.regions[k].va);
+		map_free(&m);
+		CHECK(inserted > 0);
+	}
+}
+
+static void bad_regions(void)
+{
+	struct map m;
+
+	map_init(&m);
+	CHECK_EQ(map_insert(&m, 4096, 0, 0), -EINVAL);
+	CHECK_EQ(map_insert(&m, UINT64_MAX - 100, 4096, 0), -EINVAL);
+	CHECK_EQ(map_insert(&m, 0, 4096, UINT64_MAX - 100), -EINVAL);
+	CHECK_EQ(map_insert(&m, 4096, 8192, 4096), 0);
+	CHECK_EQ(map_insert(&m, 0, 4097, 0), -EEXIST);
+	CHECK_EQ(map_view(&m).n, 1);
+	map_free(&m);
+}
+
+static void sixty_gigabytes_are_one_entry(void)
+{
+	struct map m;
+
+	map_init(&m);
+	for (uint64_t gib = 0; gib < 60; gib++)
+		CHECK_EQ(map_insert(&m, (1ull << 40) + (gib << 30), 1ull << 30, (1ull << 41) + (gib << 30)), 0);
+	CHECK_EQ(map_view(&m).n, 1);
+	CHECK(map_ram_bytes(&m) < 1024);
+	map_free(&m);
+}
+
+int main(void)
+{
+	CHECK_RUN(random_pages);
+	CHECK_RUN(bad_regions);
+	CHECK_RUN(sixty_gigabytes_are_one_entry);
+	return check_end();
+}
