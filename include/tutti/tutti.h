@@ -210,6 +210,21 @@ int tutti_plan_failed(struct tutti_plan *p, size_t i);
 int tutti_verify(struct tutti_ns *ns, int repair, tutti_progress_fn progress, void *arg, uint64_t *checked,
                  uint64_t *bad);
 
+/*
+ * What this machine can do for a pool at `path` (a folder, a file or a block device), and which path would be used: calls
+ * fn once per line, until it returns non-zero (which is returned). Changes nothing; a file of a few KiB in the folder is
+ * made without a name, where it has to be tried. remedy is a command, "" where nothing is to be mended. Texts live for the
+ * call. -ENOENT, -EACCES: path.
+ */
+enum tutti_doctor_state { TUTTI_DOCTOR_OK = 0, TUTTI_DOCTOR_SLOWER = 1, TUTTI_DOCTOR_MISSING = 2 };
+struct tutti_doctor_line {
+	const char *name; /* "io_uring" */
+	enum tutti_doctor_state state;
+	const char *detail, *remedy;
+};
+typedef int (*tutti_doctor_fn)(void *arg, const struct tutti_doctor_line *line);
+int tutti_doctor(const char *path, tutti_doctor_fn fn, void *arg);
+
 /* "4G", "512MiB", "64k" -> bytes: powers of 1024. -EINVAL, -ERANGE. */
 int tutti_parse_bytes(const char *text, uint64_t *bytes);
 /* 4294967296 -> "4G". buf of at least 16 bytes; returns it. */

@@ -1,0 +1,148 @@
+#include <errno.h>
+#include <libgen.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "cli/pool.h"
+
+struct tutti_store *cli_pool_open(const struct cli_call *call, const char *const *paths, unsigned n, int *status)
+{
+	struct tutti_store_opts o = TUTTI_STORE_OPTS_INIT;
+	struct tutti_store *s = NULL;
+	char doing[300];
+	int result;
+
+	o.paths = paths;
+	o.n_paths = n;
+	o.progress = cli_progress;
+	result = tutti_store_open(&o, &s);
+	cli_progress_end();
+	if (!result)
+		return s;
+	snprintf(doing, sizeof(doing), "opening %s", paths[0]);
+	*status = cli_fail(call, result, doing);
+	return NULL;
+}
+
+int cli_pool_close(const struct cli_call *call, struct tutti_store *s, int status)
+{
+	int result = tutti_store_close(s);
+
+	if (!result)
+		return status;
+	result = cli_fail(call, result, "closing the pool");
+	return status ? status : result;
+}
+
+struct tutti_ns *cli_pool_ns(const struct cli_call *call, struct tutti_store *s, uint64_t number, int *status)
+{
+	struct tutti_pool_info info;
+	struct tutti_ns *ns = NULL;
+
+	if (number <= UINT32_MAX && tutti_ns_at(s, (uint32_t)number, &ns) == 0)
+		return ns;
+	if (tutti_store_info(s, &info))
+		info.n_namespaces = 0;
+	*status = info.n_namespaces
+	              ? cli_complain(call, CLI_USAGE, "there is no namespace %llu; the pool has 0 to %u ('tutti info' lists "
+	                                              "them)",
+	                             (unsigned long long)number, info.n_namespaces - 1)
+	              : cli_complain(call, CLI_USAGE, "the pool has no namespace yet; one is made by the first store");
+	return NULL;
+}
+
+/* ---- temporary pools ---- */
+
+const char *cli_pool_folder(void)
+{
+	const char *folder = getenv("TMPDIR");
+
+	return folder && *folder ? folder : "/tmp";
+}
+
+uint64_t cli_pool_room(const char *folder)
+{
+	struct statvfs v;
+
+	return statvfs(folder, &v) ? 0 : (uint64_t)v.f_bavail * v.f_frsize;
+}
+
+int cli_pool_make(const struct cli_call *call, const char *folder, uint64_t bytes, enum tutti_prewrite prewrite, int keep,
+              char *path, size_t path_bytes)
+{
+	struct tutti_format_opts o = TUTTI_FORMAT_OPTS_INIT;
+	const char *paths[1] = {path};
+	char doing[300];
+	int result;
+
+	if (!folder)
+		folder = cli_pool_folder();
+	if (access(folder, W_OK | X_OK))
+		return cli_complain(call, errno == EACCES || errno == EROFS ? CLI_RESOURCE : CLI_USAGE,
+		                    "%s: %s; name a folder to write in with --dir or TMPDIR", folder, strerror(errno));
+	if ((size_t)snprintf(path, path_bytes, "%s/tutti-%d.pool", folder, (int)getpid()) >= path_bytes)
+		return cli_complain(call, CLI_USAGE, "%s: the name is too long", folder);
+	if (!keep && cli_remove_at_exit(path))
+		return cli_complain(call, CLI_USAGE, "%s: the name is too long", folder);
+	o.paths = paths;
+	o.n_paths = 1;
+	o.bytes = bytes;
+	o.prewrite = prewrite;
+	o.progress = cli_progress;
+	result = tutti_format(&o);
+	cli_progress_end();
+	if (!result)
+		return CLI_DONE;
+	snprintf(doing, sizeof(doing), "making a pool of %s in %s", cli_size(bytes), folder);
+	return cli_fail(call, result, doing);
+}
+
+/* ---- traces ---- */
+
+static const struct {
+	const char *name, *file, *set;
+} traces[] = {
+    {"leval", "longdocs.jsonl", "leval"},
+    {"loogle", "longdocs.jsonl", "loogle"},
+    {"looogle", "longdocs.jsonl", "loogle"},
+    {"longdocs", "longdocs.jsonl", NULL},
+    {"mooncake", "mooncake_conversation.jsonl.xz", NULL},
+};
+
+/* Beside the program: of a build folder, of an installation. */
+static int find_beside(const char *file, char *path, size_t path_bytes)
+{
+	static const char *const places[] = {"../traces", "../../traces", "../share/tutti/traces"};
+	const char *given = getenv("TUTTI_TRACES");
+	char self[3000];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	if (given && *given) {
+		snprintf(path, path_bytes, "%s/%s", given, file);
+		return access(path, R_OK) ? -ENOENT : 0;
+	}
+	if (n <= 0)
+		return -ENOENT;
+	self[n] = 0;
+	dirname(self);
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+		snprintf(path, path_bytes, "%s/%s/%s", self, places[i], file);
+		if (access(path, R_OK) == 0)
+			return 0;
+	}
+	return -ENOENT;
+}
+
+int cli_pool_trace_path(const char *name, char *path, size_t path_bytes, const char **set)
+{
+	*set = NULL;
+	for (size_t i = 0; i < sizeof(traces) / sizeof(traces[0]); i++)
+		if (strcmp(traces[i].name, name) == 0) {
+			*set = traces[i].set;
+			return find_beside(traces[i].file, path, path_bytes);
+		}
+	snprintf(path, path_bytes, "%s", name);
+	return access(path, F_OK) ? -ENOENT : 0;
+}

@@ -1,0 +1,28 @@
+/*
+ * pool.h - what several verbs do with pools: opening one named by the user, making a temporary one, finding a namespace
+ * and a trace.
+ */
+#ifndef TUTTI_CLI_POOL_H
+#define TUTTI_CLI_POOL_H
+
+#include "cli/cli.h"
+
+/* Opens the pool of the operands. On failure says so; *status is then the exit status. */
+struct tutti_store *cli_pool_open(const struct cli_call *call, const char *const *paths, unsigned n, int *status);
+/* Closes it; a failure is said, and makes the status worse. */
+int cli_pool_close(const struct cli_call *call, struct tutti_store *s, int status);
+/* Namespace number `number`. Says so when there is none. */
+struct tutti_ns *cli_pool_ns(const struct cli_call *call, struct tutti_store *s, uint64_t number, int *status);
+
+/* A pool in a new file in folder (NULL: $TMPDIR or /tmp), removed at exit unless keep. path receives its name. */
+int cli_pool_make(const struct cli_call *call, const char *folder, uint64_t bytes, enum tutti_prewrite prewrite, int keep,
+              char *path, size_t path_bytes);
+/* Bytes that a new file may take in a folder; 0 and errno if it is none. */
+uint64_t cli_pool_room(const char *folder);
+/* $TMPDIR, /tmp. */
+const char *cli_pool_folder(void);
+
+/* leval, loogle, mooncake or a file's own name: where it is, and the set to take of it (NULL: all). 0 or -ENOENT. */
+int cli_pool_trace_path(const char *name, char *path, size_t path_bytes, const char **set);
+
+#endif

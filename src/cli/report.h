@@ -1,0 +1,37 @@
+/*
+ * report.h - what a replay comes to: sums over requests, as text and as JSON.
+ */
+#ifndef TUTTI_CLI_REPORT_H
+#define TUTTI_CLI_REPORT_H
+
+#include "cli/ceiling.h"
+#include "cli/cli.h"
+#include "cli/replay.h"
+
+struct report_sum {
+	uint64_t requests, tokens, hit_tokens, output_tokens, blocks, hit_blocks, stored_blocks, unstored_blocks;
+	uint64_t failed_blocks, chunks, layers, layers_waited, errors;
+	uint64_t bytes_in, bytes_out, checked_bytes, mismatched_bytes, wait_ns, compute_cpu_ns;
+	uint64_t wall_ns, cpu_ns, in_ns, out_ns;
+};
+
+void report_add(struct report_sum *sum, const struct replay_log *log);
+/* Percent; 0 of nothing. */
+double report_percent(uint64_t part, uint64_t whole);
+/* Bytes and nanoseconds to GB/s (10^9). */
+double report_gbps(uint64_t bytes, uint64_t ns);
+/* CPU seconds of the process per GB moved, without what a GPU would do (keys, filling, comparing). */
+double report_cpu_per_gb(const struct report_sum *sum);
+
+json_t *report_sum_json(const struct report_sum *sum);
+json_t *report_requests_json(const struct replay_log *log);
+json_t *report_ceiling_json(const struct ceiling *c);
+json_t *report_lane_json(const struct tutti_lane_info *info, const struct tutti_lane_stats *stats);
+void report_requests(FILE *f, const struct replay_log *log);
+/* "virt on threads, O_DIRECT, zero copy, SGL, 64 commands in flight" */
+void report_path(const struct tutti_lane_info *info, char *text, size_t bytes);
+void report_lines(FILE *f, const struct report_sum *sum, const struct replay_log *log, const struct ceiling *c);
+/* 1 if something in it is a finding. */
+int report_is_finding(const struct report_sum *sum);
+
+#endif

@@ -1,0 +1,371 @@
+/*
+ * doctor.c - what this machine can do: one function a subject, each says one or a few lines. Looks, changes nothing.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/io_uring.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/uio.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "core/pci.h"
+#include "tutti/tutti.h"
+
+#define REGISTER_TRY_BYTES (16ull << 20)
+#define MEMLOCK_WANTED_BYTES (2ull << 30)
+#define PROBE_OPS 64
+
+struct doctor {
+	const char *path;
+	tutti_doctor_fn fn;
+	void *arg;
+	int stopped; /* what fn returned */
+};
+
+static void line(struct doctor *d, const char *name, enum tutti_doctor_state state, const char *remedy, const char *format,
+                 ...) __attribute__((format(printf, 5, 6)));
+static void line(struct doctor *d, const char *name, enum tutti_doctor_state state, const char *remedy, const char *format,
+                 ...)
+{
+	char detail[400];
+	struct tutti_doctor_line l = {.name = name, .state = state, .detail = detail, .remedy = remedy};
+	va_list ap;
+
+	va_start(ap, format);
+	vsnprintf(detail, sizeof(detail), format, ap);
+	va_end(ap);
+	if (!d->stopped)
+		d->stopped = d->fn(d->arg, &l);
+}
+
+/* First line of a file without its end; "" if it can't be read. */
+static const char *first_line(const char *path, char *text, size_t bytes)
+{
+	FILE *f = fopen(path, "re");
+
+	text[0] = 0;
+	if (f && !fgets(text, (int)bytes, f))
+		text[0] = 0;
+	if (f)
+		fclose(f);
+	text[strcspn(text, "\n")] = 0;
+	return text;
+}
+
+/* ---- io_uring ---- */
+
+static int has_ops(int ring)
+{
+	union { /* the probe ends in an array whose room the caller gives */
+		struct io_uring_probe probe;
+		uint8_t room[sizeof(struct io_uring_probe) + PROBE_OPS * sizeof(struct io_uring_probe_op)];
+	} p = {.room = {0}};
+	static const int wanted[] = {IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED, IORING_OP_READV, IORING_OP_WRITEV,
+	                             IORING_OP_FSYNC};
+
+	if (syscall(SYS_io_uring_register, ring, IORING_REGISTER_PROBE, &p, PROBE_OPS))
+		return 0;
+	for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
+		if (wanted[i] > p.probe.last_op || !(p.probe.ops[wanted[i]].flags & IO_URING_OP_SUPPORTED))
+			return 0;
+	return 1;
+}
+
+static void check_registering(struct doctor *d, int ring)
+{
+	void *p = mmap(NULL, REGISTER_TRY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct iovec v = {p, REGISTER_TRY_BYTES};
+	long result;
+
+	if (p == MAP_FAILED)
+		return;
+	result = syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &v, 1);
+	if (result == 0)
+		line(d, "registering", TUTTI_DOCTOR_OK, "", "16M of buffers could be registered with the kernel");
+	else
+		line(d, "registering", TUTTI_DOCTOR_SLOWER, "ulimit -l unlimited  # or LimitMEMLOCK=infinity in the unit",
+		     "16M of buffers could not be registered (%s): pages are pinned for each I/O instead", strerror(errno));
+	munmap(p, REGISTER_TRY_BYTES);
+}
+
+static void check_uring(struct doctor *d)
+{
+	struct io_uring_params p = {0};
+	int ring = (int)syscall(SYS_io_uring_setup, 8, &p);
+	struct utsname u = {0};
+	int error = errno;
+	char off[16];
+
+	uname(&u);
+	if (ring < 0) {
+		first_line("/proc/sys/kernel/io_uring_disabled", off, sizeof(off));
+		line(d, "io_uring", TUTTI_DOCTOR_MISSING,
+		     *off && *off != '0' ? "sysctl kernel.io_uring_disabled=0"
+		     : error == EPERM    ? "allow io_uring_setup in the container's seccomp profile"
+		                         : "boot a kernel of 5.11 or later",
+		     "the kernel (%s) refuses it: %s%s%s; files can't be used as pools", u.release, strerror(error),
+		     *off ? ", kernel.io_uring_disabled=" : "", off);
+		return;
+	}
+	if (!(p.features & IORING_FEAT_EXT_ARG) || !(p.features & IORING_FEAT_NODROP) || !has_ops(ring))
+		line(d, "io_uring", TUTTI_DOCTOR_MISSING, "boot a kernel of 5.11 or later",
+		     "kernel %s has it, but too old: features 0x%x", u.release, p.features);
+	else
+		line(d, "io_uring", TUTTI_DOCTOR_OK, "", "kernel %s, features 0x%x, fixed and vectored reads and writes", u.release,
+		     p.features);
+	check_registering(d, ring);
+	close(ring);
+}
+
+static void check_memlock(struct doctor *d)
+{
+	struct rlimit r;
+	char text[24];
+
+	if (getrlimit(RLIMIT_MEMLOCK, &r))
+		return;
+	if (geteuid() == 0) {
+		line(d, "memlock", TUTTI_DOCTOR_OK, "", "root: the limit doesn't bind");
+		return;
+	}
+	if (r.rlim_cur == RLIM_INFINITY || r.rlim_cur >= MEMLOCK_WANTED_BYTES)
+		line(d, "memlock", TUTTI_DOCTOR_OK, "", "limit %s",
+		     r.rlim_cur == RLIM_INFINITY ? "unlimited" : tutti_format_bytes(r.rlim_cur, text));
+	else
+		line(d, "memlock", TUTTI_DOCTOR_SLOWER,
+		     "ulimit -l unlimited  # needs 'USER - memlock unlimited' in /etc/security/limits.conf",
+		     "limit %s: KV memory beyond that can't be registered, so each I/O pins its pages",
+		     tutti_format_bytes(r.rlim_cur, text));
+}
+
+/* ---- the file system or device ---- */
+
+static const char *fs_name(const char *path)
+{
+	static const struct {
+		unsigned long magic;
+		const char *name;
+	} known[] = {{0xEF53, "ext4"},      {0x58465342, "xfs"},    {0x9123683E, "btrfs"},      {0x01021994, "tmpfs"},
+	             {0x794C7630, "overlay"}, {0x2FC12FC1, "zfs"},    {0x6969, "nfs"},            {0xF2F52010, "f2fs"},
+	             {0x65735546, "fuse"},    {0x858458F6, "ramfs"},  {0x01021997, "9p"},         {0xCA451A4E, "bcachefs"}};
+	struct statfs s;
+
+	if (statfs(path, &s))
+		return "unknown";
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		if (known[i].magic == ((unsigned long)s.f_type & 0xfffffffful))
+			return known[i].name;
+	return "other";
+}
+
+/* A handle to try with: of the file or device itself, read only, or of a nameless file in the folder. */
+static int open_to_try(const char *path, const struct stat *st)
+{
+	int fd;
+
+	if (!S_ISDIR(st->st_mode))
+		return open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
+	fd = open(path, O_RDWR | O_TMPFILE | O_DIRECT | O_CLOEXEC, 0600);
+	if (fd >= 0 && ftruncate(fd, 8192)) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+static void direct_alignment(int fd, unsigned *memory, unsigned *offset)
+{
+#ifdef STATX_DIOALIGN
+	struct statx x = {0};
+
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &x) == 0 && (x.stx_mask & STATX_DIOALIGN) &&
+	    x.stx_dio_offset_align) {
+		*memory = x.stx_dio_mem_align;
+		*offset = x.stx_dio_offset_align;
+	}
+#else
+	(void)fd;
+	(void)memory;
+	(void)offset;
+#endif
+}
+
+static void check_direct(struct doctor *d, const struct stat *st)
+{
+	const char *fs = S_ISBLK(st->st_mode) ? "block device" : fs_name(d->path);
+	unsigned memory = 0, offset = 0;
+	int fd = open_to_try(d->path, st);
+	int error = errno;
+	void *p = NULL;
+
+	if (fd >= 0 && !posix_memalign(&p, 4096, 4096) && pread(fd, p, 4096, 0) < 0) {
+		error = errno;
+		close(fd);
+		fd = -1;
+	}
+	free(p);
+	if (fd < 0) {
+		line(d, "O_DIRECT", error == EACCES || error == EPERM ? TUTTI_DOCTOR_MISSING : TUTTI_DOCTOR_SLOWER,
+		     error == EACCES || error == EPERM ? "chown it, or name another place"
+		                                       : "put the pool on ext4, xfs or a block device",
+		     "%s (%s): %s; data would go through the page cache, with a copy", d->path, fs, strerror(error));
+		return;
+	}
+	direct_alignment(fd, &memory, &offset);
+	close(fd);
+	if (!memory)
+		line(d, "O_DIRECT", TUTTI_DOCTOR_OK, "", "%s (%s): works; its alignment isn't told, 4096 is assumed", d->path, fs);
+	else if (offset > 4096)
+		line(d, "O_DIRECT", TUTTI_DOCTOR_MISSING, "put the pool on a device of 512- or 4096-byte blocks",
+		     "%s (%s): wants offsets aligned to %u bytes, more than 4096", d->path, fs, offset);
+	else
+		line(d, "O_DIRECT", TUTTI_DOCTOR_OK, "", "%s (%s): works; memory aligned to %u, offsets to %u bytes", d->path, fs,
+		     memory, offset);
+}
+
+static void check_disk(struct doctor *d, const struct stat *st)
+{
+	dev_t dev = S_ISBLK(st->st_mode) ? st->st_rdev : st->st_dev;
+	char path[128], text[64], logical[16], cache[32];
+	struct statfs s;
+
+	if (!S_ISBLK(st->st_mode) && statfs(d->path, &s) == 0)
+		line(d, "space", TUTTI_DOCTOR_OK, "", "%s free for a pool",
+		     tutti_format_bytes((uint64_t)s.f_bavail * (uint64_t)s.f_bsize, text));
+	snprintf(path, sizeof(path), "/sys/dev/block/%u:%u/queue/rotational", major(dev), minor(dev));
+	if (access(path, R_OK)) /* a partition: its disk is one folder up */
+		snprintf(path, sizeof(path), "/sys/dev/block/%u:%u/../queue/rotational", major(dev), minor(dev));
+	first_line(path, text, sizeof(text));
+	if (!*text)
+		return;
+	snprintf(strrchr(path, '/'), 32, "/logical_block_size");
+	first_line(path, logical, sizeof(logical));
+	snprintf(strrchr(path, '/'), 32, "/write_cache");
+	first_line(path, cache, sizeof(cache));
+	if (*text == '1')
+		line(d, "disk", TUTTI_DOCTOR_SLOWER, "put the pool on an SSD",
+		     "blocks of %s bytes; the kernel calls it rotational (virtual disks often are called so)", logical);
+	else
+		line(d, "disk", TUTTI_DOCTOR_OK, "", "an SSD by what the kernel says; blocks of %s bytes, cache: %s", logical, cache);
+}
+
+/* ---- memory, CPU ---- */
+
+static void check_huge(struct doctor *d)
+{
+	char text[80];
+
+	first_line("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof(text));
+	if (!*text)
+		line(d, "huge pages", TUTTI_DOCTOR_SLOWER, "", "this kernel has no transparent huge pages");
+	else if (strstr(text, "[never]"))
+		line(d, "huge pages", TUTTI_DOCTOR_SLOWER, "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+		     "switched off: pinning KV memory takes 512 times as many entries");
+	else
+		line(d, "huge pages", TUTTI_DOCTOR_OK, "", "transparent: %s", text);
+}
+
+static void check_cpu(struct doctor *d)
+{
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+
+	__builtin_cpu_init();
+	if (__builtin_cpu_supports("avx2"))
+		line(d, "CPU", TUTTI_DOCTOR_OK, "", "%ld cores, AVX2: checksums run at memory speed", cores);
+	else
+		line(d, "CPU", TUTTI_DOCTOR_SLOWER, "run on a CPU of 2014 or later",
+		     "%ld cores, no AVX2: checksums take about three times as long", cores);
+}
+
+/* ---- devices ---- */
+
+static void check_gpu(struct doctor *d, const struct pci_found *f)
+{
+	int nodes = 0;
+	char node[32];
+
+	for (int i = 0; i < 16; i++) {
+		snprintf(node, sizeof(node), "/dev/nvidia%d", i);
+		nodes += access(node, F_OK) == 0;
+	}
+	if (nodes && access("/dev/nvidia0", R_OK | W_OK) == 0)
+		line(d, "GPU", TUTTI_DOCTOR_OK, "", "%d NVIDIA device%s, driver loaded", nodes, nodes == 1 ? "" : "s");
+	else if (nodes)
+		line(d, "GPU", TUTTI_DOCTOR_MISSING, "add the user to the group of /dev/nvidia0",
+		     "%d NVIDIA devices, but /dev/nvidia0 can't be opened", nodes);
+	else if (f->gpus)
+		line(d, "GPU", TUTTI_DOCTOR_MISSING, "install the NVIDIA driver", "%u on the PCI bus, no driver loaded", f->gpus);
+	else
+		line(d, "GPU", TUTTI_DOCTOR_MISSING, "", "none here: the host executor (CPU threads) does the I/O");
+}
+
+static void check_nvme(struct doctor *d, const struct pci_found *f)
+{
+	char remedy[160];
+
+	if (!f->n_nvme)
+		line(d, "NVMe", TUTTI_DOCTOR_MISSING, "", "no NVMe function on the PCI bus: pools live in files or on block devices");
+	for (unsigned i = 0; i < f->n_nvme; i++) {
+		const struct pci_nvme *n = &f->nvme[i];
+		int kernel = strcmp(n->driver, "nvme") == 0;
+
+		snprintf(remedy, sizeof(remedy), "echo %s > /sys/bus/pci/drivers/%s/unbind  # only if nothing on it is needed",
+		         n->address, n->driver);
+		line(d, "NVMe", kernel ? TUTTI_DOCTOR_SLOWER : TUTTI_DOCTOR_OK, kernel ? remedy : "",
+		     "%s is driven by %s: %s", n->address, n->driver[0] ? n->driver : "nobody",
+		     kernel ? "used through the kernel's block layer, not directly" : "the kernel's file systems don't use it");
+	}
+	if (f->n_nvme_left)
+		line(d, "NVMe", TUTTI_DOCTOR_OK, "", "and %u more", f->n_nvme_left);
+}
+
+static void check_iommu(struct doctor *d, const struct pci_found *f)
+{
+	if (f->iommu_groups)
+		line(d, "IOMMU", TUTTI_DOCTOR_OK, "", "on, %u groups: functions can be given to user space safely",
+		     f->iommu_groups);
+	else
+		line(d, "IOMMU", TUTTI_DOCTOR_MISSING, "boot with intel_iommu=on or amd_iommu=on, and switch it on in the firmware",
+		     "off or not there: no NVMe function can be driven from user space through vfio");
+}
+
+static void say_path(struct doctor *d)
+{
+	line(d, "would be used", TUTTI_DOCTOR_OK, "",
+	     "controller virt (io_uring) on %s, executor host (CPU threads)", d->path);
+}
+
+int tutti_doctor(const char *path, tutti_doctor_fn fn, void *arg)
+{
+	struct doctor d = {.path = path, .fn = fn, .arg = arg};
+	struct pci_found found;
+	struct stat st;
+
+	if (!path || !fn)
+		return err_set(-EINVAL, "tutti_doctor needs a path and a function");
+	if (stat(path, &st))
+		return err_set(-errno, "%s: %s; name a folder, a file or a block device that exists", path, strerror(errno));
+	check_uring(&d);
+	check_memlock(&d);
+	check_direct(&d, &st);
+	check_disk(&d, &st);
+	check_huge(&d);
+	check_cpu(&d);
+	core_pci_find(&found);
+	check_gpu(&d, &found);
+	check_nvme(&d, &found);
+	check_iommu(&d, &found);
+	say_path(&d);
+	return d.stopped;
+}
