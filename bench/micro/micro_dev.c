@@ -95,7 +95,8 @@ static void dptr_all(void)
 /* ---- checksums ---- */
 
 /* GB/s of one pass over `bytes` in pieces of an object, repeated until it is worth timing. dst NULL: sum only. */
-static double sum_round(enum objsum_isa isa, unsigned char *dst, const unsigned char *src, uint64_t bytes, uint32_t times)
+static double sum_round(enum objsum_isa isa, unsigned char *dst, const unsigned char *src, uint64_t bytes,
+                        uint32_t times)
 {
 	uint64_t t = port_now_ns();
 
@@ -132,7 +133,8 @@ static void sums_of(const char *place, unsigned char *dst, const unsigned char *
 	for (int isa = 0; isa < n; isa++)
 		printf("objsum_%s_%s %.2f GB/s\n", objsum_isa_name((enum objsum_isa)isa), place, median(sum[isa]));
 	for (int isa = 0; isa < n; isa++)
-		printf("objsum_copy_%s_%s %.2f GB/s\n", objsum_isa_name((enum objsum_isa)isa), place, median(copy[isa]));
+		printf("objsum_copy_%s_%s %.2f GB/s\n", objsum_isa_name((enum objsum_isa)isa), place,
+		       median(copy[isa]));
 	printf("memcpy_%s %.2f GB/s\n", place, median(plain));
 }
 

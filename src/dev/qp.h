@@ -56,7 +56,7 @@ PORT_FN int dev_qp_poll(struct dev_qp *q, struct nvme_cqe *out)
 	return 1;
 }
 
-/* Gives the polled completion entries back. Once per batch of polls, before the next dev_qp_ring: the CQ is then never full. */
+/* Gives the polled completion entries back. Once per batch of polls, before dev_qp_ring: no CQ is ever full. */
 PORT_FN void dev_qp_release(struct dev_qp *q)
 {
 	if (q->head_rung != q->head) {

@@ -90,7 +90,8 @@ PORT_FN struct geom_place geom_place(const struct geom *g, uint32_t slot)
 	}
 	p.set = segment * geom_sets_per_segment(g) + q;
 	p.dev = q % g->n_dev;
-	p.set_bytes = g->start_bytes[p.dev] + segment * g->chunk_bytes + (uint64_t)(q / g->n_dev) * g->g * g->slot_bytes;
+	p.set_bytes =
+	    g->start_bytes[p.dev] + segment * g->chunk_bytes + (uint64_t)(q / g->n_dev) * g->g * g->slot_bytes;
 	return p;
 }
 
@@ -130,9 +131,9 @@ PORT_FN int geom_derive(struct geom *g)
 	uint64_t objects = (uint64_t)g->layers * g->objects_per_layer;
 	uint64_t sets, rest, slots;
 
-	if (!g->layers || !g->objects_per_layer || !g->object_bytes || !g->g || g->g > GEOM_SET_SLOTS_MAX || !g->n_dev ||
-	    g->n_dev > GEOM_DEVS_MAX || !g->n_segments || objects > GEOM_OBJECTS_MAX || g->object_bytes > (1ull << 30) ||
-	    g->chunk_bytes % GEOM_PITCH_ALIGN || g->chunk_bytes > (1ull << 40))
+	if (!g->layers || !g->objects_per_layer || !g->object_bytes || !g->g || g->g > GEOM_SET_SLOTS_MAX ||
+	    !g->n_dev || g->n_dev > GEOM_DEVS_MAX || !g->n_segments || objects > GEOM_OBJECTS_MAX ||
+	    g->object_bytes > (1ull << 30) || g->chunk_bytes % GEOM_PITCH_ALIGN || g->chunk_bytes > (1ull << 40))
 		return -1;
 	g->pitch_bytes = geom_round_up(g->object_bytes, GEOM_PITCH_ALIGN);
 	g->header_bytes = geom_round_up(GEOM_HEADER_FIXED_BYTES + 8 * objects, GEOM_PITCH_ALIGN);

@@ -53,8 +53,8 @@ PORT_FN int geom_key_equal(const uint8_t *a, const uint8_t *b)
 }
 
 /* FOREIGN unless the sound header h is the one that a reader expects in this slot. */
-PORT_FN enum geom_header_state geom_header_match(const struct wire_header *h, const uint8_t *ns_digest, const uint8_t *key,
-                                                 uint64_t generation, uint32_t rank)
+PORT_FN enum geom_header_state geom_header_match(const struct wire_header *h, const uint8_t *ns_digest,
+                                                 const uint8_t *key, uint64_t generation, uint32_t rank)
 {
 	if (h->rank != rank || h->generation != generation || !geom_key_equal(h->key, key) ||
 	    !geom_key_equal(h->ns_digest, ns_digest))

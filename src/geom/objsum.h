@@ -53,9 +53,12 @@ PORT_FN uint64_t objsum_part_plain(const void *data, uint64_t bytes, uint64_t of
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Host only. The same value at memory speed; picks AVX2 at run time where the CPU has it, SSE2 otherwise. Thread-safe. */
+/* Host only. The same value at memory speed; by AVX2 where the CPU has it, SSE2 otherwise. Thread-safe. */
 uint64_t objsum_part(const void *data, uint64_t bytes, uint64_t offset_bytes);
-/* Host only. Copies and sums in one pass. dst and src do not overlap. */
+/*
+ * Host only. Copies and sums in one pass. dst and src do not overlap. A large piece is written past the caches, at
+ * best where dst is a multiple of 32.
+ */
 uint64_t objsum_copy_part(void *dst, const void *src, uint64_t bytes, uint64_t offset_bytes);
 
 /* The ways in which the host can compute it; for tests, bench and reports. */

@@ -17,6 +17,9 @@
 #include <immintrin.h>
 #endif
 
+/* What a pass does beside summing. */
+enum { SUM, COPY, STREAM };
+
 typedef uint64_t (*part_fn)(unsigned char *dst, const unsigned char *src, uint64_t bytes, uint64_t index);
 
 static inline uint64_t lane_in_order(uint64_t v)
@@ -29,7 +32,7 @@ static inline uint64_t lane_in_order(uint64_t v)
 }
 
 static inline __attribute__((always_inline)) uint64_t part_lanes(int copy, unsigned char *dst, const unsigned char *src,
-                                                                uint64_t bytes, uint64_t index)
+                                                                 uint64_t bytes, uint64_t index)
 {
 	uint64_t sum = 0, lane, at = 0;
 
@@ -52,12 +55,12 @@ static inline __attribute__((always_inline)) uint64_t part_lanes(int copy, unsig
 static uint64_t sum_scalar(unsigned char *dst, const unsigned char *src, uint64_t bytes, uint64_t index)
 {
 	(void)dst;
-	return part_lanes(0, NULL, src, bytes, index);
+	return part_lanes(SUM, NULL, src, bytes, index);
 }
 
 static uint64_t copy_scalar(unsigned char *dst, const unsigned char *src, uint64_t bytes, uint64_t index)
 {
-	return part_lanes(1, dst, src, bytes, index);
+	return part_lanes(COPY, dst, src, bytes, index);
 }
 
 #if defined(__x86_64__)
@@ -71,7 +74,9 @@ struct sums128 {
 
 static inline __attribute__((always_inline)) struct sums128 begin_sse2(uint64_t index)
 {
-	return (struct sums128){_mm_set_epi64x(KEY(index + 2), KEY(index + 1)), _mm_setzero_si128(), _mm_setzero_si128()};
+	const __m128i zero = _mm_setzero_si128();
+
+	return (struct sums128){_mm_set_epi64x(KEY(index + 2), KEY(index + 1)), zero, zero};
 }
 
 static inline __attribute__((always_inline)) void step_sse2(struct sums128 *s, __m128i key_step, int copy,
@@ -111,13 +116,19 @@ static inline __attribute__((always_inline)) uint64_t part_sse2(int copy, unsign
 static uint64_t sum_sse2(unsigned char *dst, const unsigned char *src, uint64_t bytes, uint64_t index)
 {
 	(void)dst;
-	return part_sse2(0, NULL, src, bytes, index);
+	return part_sse2(SUM, NULL, src, bytes, index);
 }
 
 static uint64_t copy_sse2(unsigned char *dst, const unsigned char *src, uint64_t bytes, uint64_t index)
 {
-	return part_sse2(1, dst, src, bytes, index);
+	return part_sse2(COPY, dst, src, bytes, index);
 }
+
+/*
+ * From here on a copy writes past the caches: what it fills is engine memory or a buffer of the disk, both far larger
+ * than a cache, and a store that does not first read the old line saves a third of the memory's bandwidth.
+ */
+#define STREAM_BYTES_MIN 32768u
 
 #define AVX2_INLINE static inline __attribute__((always_inline, target("avx2")))
 
@@ -135,8 +146,10 @@ AVX2_INLINE void step_avx2(struct sums256 *s, __m256i key_step, int copy, unsign
 {
 	__m256i x = _mm256_loadu_si256((const __m256i *)(const void *)src);
 
-	if (copy)
+	if (copy == COPY)
 		_mm256_storeu_si256((__m256i *)(void *)dst, x);
+	if (copy == STREAM)
+		_mm256_stream_si256((__m256i *)(void *)dst, x);
 	x = _mm256_xor_si256(x, s->key);
 	s->key = _mm256_add_epi64(s->key, key_step);
 	s->low = _mm256_add_epi64(s->low, x);
@@ -168,13 +181,19 @@ static __attribute__((target("avx2"))) uint64_t sum_avx2(unsigned char *dst, con
                                                          uint64_t index)
 {
 	(void)dst;
-	return part_avx2(0, NULL, src, bytes, index);
+	return part_avx2(SUM, NULL, src, bytes, index);
 }
 
 static __attribute__((target("avx2"))) uint64_t copy_avx2(unsigned char *dst, const unsigned char *src, uint64_t bytes,
                                                           uint64_t index)
 {
-	return part_avx2(1, dst, src, bytes, index);
+	uint64_t sum;
+
+	if (bytes < STREAM_BYTES_MIN || (uintptr_t)dst % sizeof(__m256i))
+		return part_avx2(COPY, dst, src, bytes, index);
+	sum = part_avx2(STREAM, dst, src, bytes, index);
+	_mm_sfence(); /* orders streamed stores before any release that announces the copy; plain stores need none */
+	return sum;
 }
 
 static const part_fn parts[OBJSUM_ISAS][2] = {

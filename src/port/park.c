@@ -25,12 +25,13 @@ void port_park_cancel(struct port_parker *p) { __atomic_store_n(&p->asleep, 0u, 
 
 int port_park_wait(struct port_parker *p, uint64_t deadline_ns)
 {
-	struct timespec t = {.tv_sec = (time_t)(deadline_ns / 1000000000u), .tv_nsec = (long)(deadline_ns % 1000000000u)};
+	struct timespec t = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
+	const struct timespec *until = deadline_ns ? &t : NULL;
 	int rc = 0;
 
 	/* WAIT_BITSET takes an absolute CLOCK_MONOTONIC time, so a signal does not stretch the wait. */
 	if (__atomic_load_n(&p->asleep, __ATOMIC_SEQ_CST) == 1 &&
-	    futex(&p->asleep, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, 1, deadline_ns ? &t : NULL) < 0 && errno == ETIMEDOUT)
+	    futex(&p->asleep, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, 1, until) < 0 && errno == ETIMEDOUT)
 		rc = -ETIMEDOUT;
 	port_park_cancel(p);
 	return rc;
@@ -39,6 +40,7 @@ int port_park_wait(struct port_parker *p, uint64_t deadline_ns)
 void port_unpark(struct port_parker *p)
 {
 	/* Exchange only when needed: the common case is an awake peer and a shared, clean cache line. */
-	if (__atomic_load_n(&p->asleep, __ATOMIC_SEQ_CST) == 1 && __atomic_exchange_n(&p->asleep, 0u, __ATOMIC_SEQ_CST) == 1)
+	if (__atomic_load_n(&p->asleep, __ATOMIC_SEQ_CST) == 1 &&
+	    __atomic_exchange_n(&p->asleep, 0u, __ATOMIC_SEQ_CST) == 1)
 		futex(&p->asleep, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1, NULL);
 }

@@ -122,7 +122,8 @@ static bool decode_prp(const struct nvme_sqe *e, uint64_t bytes, struct ranges *
 	page = list_read(e->dptr.prp.prp2);
 	while (page && bytes) {
 		memcpy(&entry, page + 8 * place++, 8);
-		if (place == 512 && bytes > 4096) { /* the last place of a page, and more than one page of data to come */
+		/* The last place of a page, and more than one page of data to come: a link. */
+		if (place == 512 && bytes > 4096) {
 			page = list_read(entry);
 			place = 0;
 			if (++pages > list.n_pages)
@@ -371,7 +372,8 @@ static void random_command(uint64_t *seed)
 {
 	static const uint32_t limits[] = {0, 0, 0, 1, 2, 17, 256, 1u << 30};
 	uint32_t sgl_max = limits[check_random(seed) % 8], pages = (uint32_t)(check_random(seed) % (PAGES + 1));
-	uint64_t page_percent = check_random(seed) % 3 * 45 + 5, tries = 1 + check_random(seed) % (3u << check_random(seed) % 10);
+	uint64_t page_percent = check_random(seed) % 3 * 45 + 5, most = 3u << check_random(seed) % 10;
+	uint64_t tries = 1 + check_random(seed) % most;
 
 	both_begin(sgl_max, pages);
 	for (uint64_t i = 0; i < tries; i++) {

@@ -206,8 +206,10 @@ static void pair_init(struct pair *p, uint32_t depth, uint32_t commands, enum pa
 	p->commands = commands;
 	p->pace = pace;
 	p->shuffle = shuffle;
-	p->qp = (struct dev_qp){.sq = p->sq, .cq = p->cq, .sq_doorbell = &p->sq_doorbell, .cq_doorbell = &p->cq_doorbell,
-	                        .sq_parker = pace == SPIN ? NULL : &p->controller, .depth = depth, .id = 3, .phase = 1};
+	p->qp = (struct dev_qp){.sq = p->sq, .cq = p->cq, .depth = depth, .id = 3, .phase = 1};
+	p->qp.sq_doorbell = &p->sq_doorbell;
+	p->qp.cq_doorbell = &p->cq_doorbell;
+	p->qp.sq_parker = pace == SPIN ? NULL : &p->controller;
 }
 
 /* Sends `commands`, at most `flight` of them in flight and in batches of random size; checks every one. */

@@ -7,7 +7,7 @@
 
 #define BUF_BYTES (1u << 20)
 
-static unsigned char data[BUF_BYTES + 64], copy[BUF_BYTES + 64], other[BUF_BYTES];
+static unsigned char data[BUF_BYTES + 64], copy[BUF_BYTES + 64] __attribute__((aligned(64))), other[BUF_BYTES];
 
 static void fill_random(uint64_t seed)
 {
@@ -83,6 +83,17 @@ static void random_lengths_offsets_alignments(void)
 
 		all_ways((uint32_t)(check_random(&seed) % 64), (uint32_t)(check_random(&seed) % 32), bytes, offset);
 	}
+}
+
+/* Large copies to aligned memory may take another way than the rest. */
+static void large_copies_to_aligned_memory(void)
+{
+	fill_random(12);
+	for (uint64_t bytes = 32768 - 260; bytes < 32768 + 260; bytes += 13)
+		for (uint32_t to = 0; to <= 64; to += 16)
+			all_ways((uint32_t)(bytes % 7 * 5), to, bytes, 4096);
+	for (uint32_t to = 0; to <= 32; to += 8)
+		all_ways(3, to, BUF_BYTES - 100, 0);
 }
 
 static void all_zeros_and_all_ones(void)
@@ -215,7 +226,8 @@ static void shifted_and_cut_objects_are_found(void)
 		CHECK(objsum(data + shift, bytes) != whole);
 	for (uint64_t n = 0; n < bytes; n++) /* the length that the header promises is summed in */
 		CHECK(objsum(data, n) != whole);
-	for (uint64_t from = 0; from < bytes; from += 64) { /* only the first `from` bytes came, the rest is old: ones, zeros */
+	/* Only the first `from` bytes came, the rest is old: zeros, ones. */
+	for (uint64_t from = 0; from < bytes; from += 64) {
 		memcpy(other, data, from);
 		memset(other + from, 0, bytes - from);
 		CHECK(objsum(other, bytes) != whole);
@@ -224,7 +236,7 @@ static void shifted_and_cut_objects_are_found(void)
 	}
 }
 
-/* Objects of repeated content, as padding and constant tensors are: swaps of equal pieces are no damage, but shifts are. */
+/* Repeated content, as padding and constant tensors are: each page counts for another place, and so differently. */
 static void repeated_content_at_another_place_is_found(void)
 {
 	uint64_t a, b;
@@ -244,6 +256,7 @@ int main(void)
 	printf("# fastest here: %s\n", objsum_isa_name(objsum_isa_best()));
 	CHECK_RUN(every_short_length);
 	CHECK_RUN(random_lengths_offsets_alignments);
+	CHECK_RUN(large_copies_to_aligned_memory);
 	CHECK_RUN(all_zeros_and_all_ones);
 	CHECK_RUN(the_length_counts);
 	CHECK_RUN(splits_add_up_in_any_order);

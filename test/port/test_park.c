@@ -198,7 +198,7 @@ static void *signal_main(void *arg)
 	for (int i = 0; i < 20; i++) {
 		struct timespec ms = {0, 2000000};
 
-		nanosleep(&ms, NULL);
+		nanosleep(&ms, NULL); /* let the other fall asleep again */
 		pthread_kill(*to, SIGUSR1);
 	}
 	return NULL;
