@@ -44,8 +44,6 @@ struct engine {
 	struct stream streams[ENGINE_STREAMS];
 	pthread_mutex_t ctrl_lock;  /* set-up calls of the controller */
 	pthread_mutex_t issue_lock; /* SQ order is launch order */
-	pthread_mutex_t stats_lock;
-	struct dev_stats stats;
 	uint32_t abort;
 	uint32_t dead;
 };
@@ -208,18 +206,6 @@ static int block_recover(struct engine *e, struct block *b)
 	return 0;
 }
 
-static void collect_stats(struct engine *e, struct dev_block *d)
-{
-	const uint64_t *from = (const uint64_t *)&d->stats;
-	uint64_t *to = (uint64_t *)&e->stats;
-
-	pthread_mutex_lock(&e->stats_lock);
-	for (size_t i = 0; i < sizeof(e->stats) / sizeof(uint64_t); i++)
-		to[i] += from[i];
-	pthread_mutex_unlock(&e->stats_lock);
-	memset(&d->stats, 0, sizeof(d->stats));
-}
-
 static void kernel(void *arg, uint32_t block, uint32_t n_blocks, uint32_t sq_first, uint32_t count)
 {
 	struct stream *s = arg;
@@ -241,7 +227,6 @@ static void kernel(void *arg, uint32_t block, uint32_t n_blocks, uint32_t sq_fir
 			rc = -ENOTRECOVERABLE;
 		dev_io_fail_rest(&b->dev, rc);
 	}
-	collect_stats(e, &b->dev);
 }
 
 /* ---- the engine ---- */
@@ -256,9 +241,16 @@ const char *engine_executor(const struct engine *e) { return e->exec_ops->name; 
 
 void engine_stats(struct engine *e, struct dev_stats *out)
 {
-	pthread_mutex_lock(&e->stats_lock);
-	*out = e->stats;
-	pthread_mutex_unlock(&e->stats_lock);
+	uint64_t *to = (uint64_t *)out;
+
+	memset(out, 0, sizeof(*out));
+	for (uint32_t i = 0; i < ENGINE_STREAMS * e->o.blocks; i++) {
+		const struct block *b = e->streams[i / e->o.blocks].blocks[i % e->o.blocks];
+		const uint64_t *from = (const uint64_t *)&b->dev.stats;
+
+		for (size_t k = 0; k < sizeof(*out) / sizeof(uint64_t); k++)
+			to[k] += __atomic_load_n(&from[k], __ATOMIC_RELAXED);
+	}
 }
 
 int engine_map(struct engine *e, void *va, uint64_t bytes, int *registered)
@@ -330,7 +322,6 @@ int engine_new(const struct engine_opts *o, struct engine **out)
 	e->exec_ops = &exec_host;
 	pthread_mutex_init(&e->ctrl_lock, NULL);
 	pthread_mutex_init(&e->issue_lock, NULL);
-	pthread_mutex_init(&e->stats_lock, NULL);
 	map_init(&e->map);
 	rc = ring_new(o->ring_depth, &e->ring);
 	if (!rc)
@@ -362,7 +353,6 @@ int engine_free(struct engine *e)
 		return err_set(-ENOTRECOVERABLE, "a controller may still write to registered memory: keep it mapped");
 	ring_free(e->ring);
 	map_free(&e->map);
-	pthread_mutex_destroy(&e->stats_lock);
 	pthread_mutex_destroy(&e->issue_lock);
 	pthread_mutex_destroy(&e->ctrl_lock);
 	free(e);

@@ -23,12 +23,12 @@ PORT_FN void dev_sum_direct(struct dev_block *b, struct dev_step *s, const struc
 
 		if (p->op == WIRE_WRITE || (p->flags & DEV_PLAN_VERIFY)) {
 			part = dev_sum(mem, bytes, offset);
-			b->stats.sum_bytes += bytes;
+			dev_count(&b->stats.sum_bytes, bytes);
 		}
 		*dev_plan_sum(p, s->kind, entry, object) += p->op == WIRE_WRITE ? part : 0 - part;
-		b->stats.direct_bytes += bytes;
+		dev_count(&b->stats.direct_bytes, bytes);
 	}
-	b->stats.sum_ns += port_now_ns() - t0;
+	dev_count(&b->stats.sum_ns, port_now_ns() - t0);
 }
 
 /* Checks headers that were read and keeps their checksums. */
@@ -65,7 +65,7 @@ PORT_FN void dev_cmd_failed(struct dev_block *b, struct dev_step *s, const struc
 	b->retry[(b->retry_head + b->n_retry) % b->n_cmds] = c->span;
 	b->n_retry++;
 	s->pending++; /* until all of the span was issued again */
-	b->stats.retries++;
+	dev_count(&b->stats.retries, 1);
 }
 
 PORT_FN void dev_cmd_done(struct dev_block *b, struct dev_cmd *c, int32_t status)

@@ -96,7 +96,7 @@ PORT_FN void dev_entry_fail(struct dev_step *s, uint32_t i, int32_t status)
 PORT_FN void dev_elem_fail(struct dev_block *b, struct dev_step *s, const struct dev_span *span, uint32_t e,
                            int32_t status)
 {
-	b->stats.failed_elements++;
+	dev_count(&b->stats.failed_elements, 1);
 	dev_entry_fail(s, dev_span_entry(s, span, e), status);
 }
 
@@ -202,10 +202,10 @@ PORT_FN void dev_bounce_move(struct dev_block *b, struct dev_step *s, const stru
 		if (!in && c->alone)
 			part = 0; /* a retry: summed when the whole command was made */
 		*dev_plan_sum(p, s->kind, entry, object) += part;
-		b->stats.sum_bytes += bytes;
-		b->stats.bounced_bytes += bytes;
+		dev_count(&b->stats.sum_bytes, bytes);
+		dev_count(&b->stats.bounced_bytes, bytes);
 	}
-	b->stats.sum_ns += port_now_ns() - t0;
+	dev_count(&b->stats.sum_ns, port_now_ns() - t0);
 }
 
 /* Fills the bounce buffer of a header command before it is written. */
@@ -259,11 +259,11 @@ PORT_FN int dev_cmd_post(struct dev_block *b, struct dev_cmd *c, const struct de
 	dev_dptr_finish(d, &e);
 	dev_qp_post(&b->qp[t->qp], &e);
 	b->rung |= 1u << t->qp;
-	b->stats.commands++;
+	dev_count(&b->stats.commands, 1);
 	if (at->op == WIRE_WRITE)
-		b->stats.bytes_written += bytes;
+		dev_count(&b->stats.bytes_written, bytes);
 	else
-		b->stats.bytes_read += bytes;
+		dev_count(&b->stats.bytes_read, bytes);
 	return 0;
 }
 
@@ -334,7 +334,7 @@ PORT_FN int dev_issue(struct dev_block *b, struct dev_span *span, int alone)
 		return 1;
 	}
 	s->pending++;
-	b->stats.elements += cut->part_bytes ? 0 : cut->n;
+	dev_count(&b->stats.elements, cut->part_bytes ? 0 : cut->n);
 	if (cut->part_bytes && span->part_offset + cut->part_bytes < (bounce ? at.pitch : at.bytes))
 		span->part_offset += cut->part_bytes;
 	else

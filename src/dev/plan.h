@@ -122,11 +122,21 @@ struct dev_step {
 	uint8_t rsvd[2];
 };
 
-/* Counters of a thread block; core adds them up. Only the owner writes. */
+/* Counters of a thread block; core adds them up at any time. Only the owner writes, by dev_count. */
 struct dev_stats {
 	uint64_t commands, elements, bytes_read, bytes_written, direct_bytes, bounced_bytes, sum_bytes, sum_ns;
 	uint64_t failed_elements, retries;
 };
+
+PORT_FN void dev_count(uint64_t *counter, uint64_t n)
+{
+#if defined(__CUDA_ARCH__)
+	*counter += n;
+#else
+	/* One writer: no read-modify-write is needed, only that a reader never sees half of it. */
+	__atomic_store_n(counter, *counter + n, __ATOMIC_RELAXED);
+#endif
+}
 
 /* Resources of one thread block, for the life of a lane. */
 struct dev_block {

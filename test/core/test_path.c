@@ -177,18 +177,24 @@ static void object_page_and_a_byte(void)
 
 static void object_above_mdts(void)
 {
-	round_trip(
-	    &(struct rig_shape){
-	        .layers = 2, .blocks = 40, .segment_bytes = (5u << 20) + 8192, .order = "LB", .pool_bytes = 640u << 20},
-	    1);
+	round_trip(&(struct rig_shape){.layers = 2,
+	                               .blocks = 40,
+	                               .segment_bytes = (5u << 20) + 8192,
+	                               .order = "LB",
+	                               .pool_bytes = 640u << 20,
+	                               .segment_pool_bytes = 64u << 20},
+	           1);
 }
 
 static void object_above_mdts_bounced(void)
 {
-	round_trip(
-	    &(struct rig_shape){
-	        .layers = 1, .blocks = 40, .segment_bytes = (3u << 20) + 100, .order = "LB", .pool_bytes = 320u << 20},
-	    0);
+	round_trip(&(struct rig_shape){.layers = 1,
+	                               .blocks = 40,
+	                               .segment_bytes = (3u << 20) + 100,
+	                               .order = "LB",
+	                               .pool_bytes = 320u << 20,
+	                               .segment_pool_bytes = 64u << 20},
+	           0);
 }
 
 static void memory_off_by(uint32_t offset, int zero_copy)
