@@ -7,6 +7,7 @@
 
 BUILD ?= build
 CC = gcc
+OBJCOPY = objcopy
 WERROR = 1
 CFLAGS = -O2 -g
 CFLAGS_EXTRA =
@@ -51,6 +52,8 @@ obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 prog = $(patsubst %.c,$(BUILD)/%,$(1))
 
 STATIC = $(BUILD)/libtutti.a
+# All functions of all rooms, for tests; libtutti.a shows the public ones only, like the shared library.
+PARTS = $(BUILD)/librooms.a
 SHARED = $(BUILD)/libtutti.so.$(VERSION)
 SONAME = libtutti.so.$(MAJOR)
 CLI = $(BUILD)/tutti
@@ -63,12 +66,11 @@ FUZZERS = $(call prog,$(FUZZ_SRC))
 SOAKS = $(call prog,$(SOAK_SRC))
 MICRO = $(patsubst bench/micro/%.c,$(BUILD)/micro/%,$(MICRO_SRC))
 EXAMPLES = $(call prog,$(EXAMPLE_SRC))
-TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(STATIC)
+TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(PARTS)
 
 .PHONY: all lib cli demo test test-programs check tidy bench bench-programs fuzz fuzz-programs soak sanitize \
-	sanitize-programs install clean help
+	sanitize-programs install clean help FORCE
 .DELETE_ON_ERROR:
-.SECONDARY:
 .SUFFIXES:
 
 all: lib cli ## library (static, shared) and the command tutti
@@ -105,6 +107,12 @@ define link
 endef
 
 $(STATIC): $(call obj,$(LIB_SRC))
+	@$(LD) -r $^ -o $(BUILD)/obj/tutti.o
+	@$(OBJCOPY) --wildcard --keep-global-symbol='tutti_*' --keep-global-symbol='gio_*' $(BUILD)/obj/tutti.o
+	@echo "  AR    $@"
+	@rm -f $@
+	@$(AR) rcs $@ $(BUILD)/obj/tutti.o
+$(PARTS): $(call obj,$(LIB_SRC))
 	$(archive)
 $(CLI_PARTS): $(call obj,$(filter-out src/cli/main.c,$(CLI_SRC)))
 	$(archive)

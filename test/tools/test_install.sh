@@ -64,6 +64,11 @@ exports_are_the_public_functions()
 	diff "$stage/declared" "$stage/names"
 }
 
+static_shows_the_public_functions_only()
+{
+	! nm --defined-only -g "$at/lib/libtutti.a" | awk 'NF == 3 { print $3 }' | grep -vE '^(tutti|gio)_[a-z0-9_]*$'
+}
+
 soname_is_versioned() { readelf -d "$at/lib/libtutti.so" | grep -q 'SONAME.*\[libtutti\.so\.0\]'; }
 
 example_shared()
@@ -112,6 +117,7 @@ check installs make --no-print-directory -s BUILD="$build" PREFIX=$prefix DESTDI
 check files_are_there files_are_there
 check pkg_config_tells_all pkg_config_tells_all
 check exports_are_the_public_functions exports_are_the_public_functions
+check static_shows_the_public_functions_only static_shows_the_public_functions_only
 check soname_is_versioned soname_is_versioned
 check example_shared example_shared
 check example_static example_static
