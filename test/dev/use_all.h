@@ -6,6 +6,7 @@
 #define TUTTI_TEST_DEV_USE_ALL_H
 
 #include "dev/dptr.h"
+#include "dev/io.h"
 #include "dev/qp.h"
 #include "geom/addr.h"
 #include "geom/header.h"
@@ -18,6 +19,7 @@ struct use_all {
 	struct dev_list list;
 	struct dev_dptr dptr;
 	struct dev_qp qp;
+	struct dev_block *block;
 	struct nvme_sqe sqe;
 	struct nvme_cqe cqe;
 	struct geom geom;
@@ -57,6 +59,16 @@ PORT_FN uint64_t use_all_geom(struct use_all *u)
 	return r + objsum(u->data, 4096) + objsum_part_plain(u->data, 16, 16) + objsum_seed(1) + objsum_term(1, 2);
 }
 
+/* The I/O kernel's body; it uses all the rest of dev. */
+PORT_FN uint64_t use_all_io(struct use_all *u)
+{
+	uint64_t r = (uint64_t)dev_io_run(u->block, 0, 1);
+
+	dev_block_reset(u->block);
+	dev_io_fail_rest(u->block, -EIO);
+	return r;
+}
+
 PORT_FN uint64_t use_all(struct use_all *u)
 {
 	uint64_t r = port_now_ns() + port_load_relaxed32(&u->word) + port_add_acqrel32(&u->word, 1);
@@ -64,7 +76,7 @@ PORT_FN uint64_t use_all(struct use_all *u)
 	port_pause();
 	port_store_release32(&u->word, port_load_acquire32(&u->word));
 	port_store_wake32(&u->word, 2, &u->parker);
-	return r + use_all_dev(u) + use_all_geom(u);
+	return r + use_all_dev(u) + use_all_geom(u) + use_all_io(u);
 }
 
 /* What host code alone may call; nvcc must compile it too. */
