@@ -464,6 +464,11 @@ static void uring_close(void *self)
 {
 	struct uring *u = self;
 
+	/* The kernel frees a ring some time later; files and pages are let go now, so that a file system can be unmounted. */
+	if (u->files_fixed)
+		io_uring_unregister_files(&u->ring);
+	if (u->bufs_fixed)
+		io_uring_unregister_buffers(&u->ring);
 	io_uring_queue_exit(&u->ring);
 	for (uint32_t i = 0; i < BOUNCES; i++)
 		free(u->bounces[i].data);
