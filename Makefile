@@ -142,6 +142,7 @@ $(EXAMPLES): $(BUILD)/%: $(BUILD)/obj/%.o $(STATIC)
 
 # Made every time: PREFIX may be another one than the last time.
 $(BUILD)/tutti.pc: tutti.pc.in FORCE
+	@mkdir -p $(@D)
 	@sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
 
 # Man pages and completion come from the tables that also give --help.
@@ -215,8 +216,10 @@ INCLUDE = $(DESTDIR)$(PREFIX)/include/tutti
 MAN = $(DESTDIR)$(PREFIX)/share/man/man1
 COMPLETION = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 
-install: all ## PREFIX (/usr/local), DESTDIR: headers, libraries, tutti.pc, man pages, completion, command
-	install -d $(BIN) $(LIB)/pkgconfig $(INCLUDE) $(MAN) $(COMPLETION)
+TRACES = $(DESTDIR)$(PREFIX)/share/tutti/traces
+
+install: all ## PREFIX (/usr/local), DESTDIR: headers, libraries, tutti.pc, man pages, completion, command, traces
+	install -d $(BIN) $(LIB)/pkgconfig $(INCLUDE) $(MAN) $(COMPLETION) $(TRACES)
 	install -m 644 include/tutti/*.h $(INCLUDE)
 	install -m 644 $(STATIC) $(LIB)
 	install -m 755 $(SHARED) $(LIB)
@@ -226,6 +229,7 @@ install: all ## PREFIX (/usr/local), DESTDIR: headers, libraries, tutti.pc, man 
 	install -m 755 $(CLI) $(BIN)
 	install -m 644 $(BUILD)/man/*.1 $(MAN)
 	install -m 644 $(BUILD)/tutti.bash $(COMPLETION)/tutti
+	install -m 644 traces/* $(TRACES)
 
 clean: ## removes $(BUILD)
 	rm -rf $(BUILD)

@@ -95,6 +95,9 @@ example_cxx_reads_it()
 
 command_runs() { "$at/bin/tutti" version | grep -qF "$version"; }
 
+# The command finds its traces where they were installed, with no tree around it.
+replays_an_installed_trace() { (cd / && "$at/bin/tutti" replay longdocs --metadata-only --limit 2); }
+
 completion_is_bash()
 {
 	local f=$at/share/bash-completion/completions/tutti
@@ -123,6 +126,7 @@ check example_shared example_shared
 check example_static example_static
 check example_cxx_reads_it example_cxx_reads_it
 check command_runs command_runs
+check replays_an_installed_trace replays_an_installed_trace
 check completion_is_bash completion_is_bash
 if command -v man >/dev/null; then
 	check man_pages_render man_pages_render
