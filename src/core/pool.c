@@ -9,6 +9,15 @@
 
 #include "base/err.h"
 
+static const struct ctrl_io_ops *test_io_ops;
+static void *test_io_arg;
+
+void pool_use_io(const struct ctrl_io_ops *ops, void *arg)
+{
+	test_io_ops = ops;
+	test_io_arg = arg;
+}
+
 const struct ctrl_ops *pool_ctrl_ops(enum tutti_controller kind)
 {
 	switch (kind) {
@@ -57,8 +66,8 @@ static int open_ctrl(struct pool *p, const struct pool_opts *o)
 	                       .sgl = !o->no_sgl,
 	                       .mdts_bytes = o->mdts_bytes,
 	                       .model = &timing,
-	                       .io_ops = o->io_ops,
-	                       .io_arg = o->io_arg};
+	                       .io_ops = test_io_ops,
+	                       .io_arg = test_io_arg};
 	int rc;
 
 	p->ops = pool_ctrl_ops(o->controller);

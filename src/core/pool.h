@@ -30,9 +30,13 @@ struct pool_opts {
 	int as_given;        /* 1: no superblock yet: take the paths as they are (format) */
 	uint32_t mdts_bytes; /* 0: the controller's own */
 	int no_sgl;
-	const struct ctrl_io_ops *io_ops; /* tests */
-	void *io_arg;
 };
+
+/*
+ * For tests: every virtual controller that this process opens from now on does its I/O through ops (NULL: io_uring again).
+ * Not thread-safe.
+ */
+void pool_use_io(const struct ctrl_io_ops *ops, void *arg);
 
 /*
  * Opens the devices and the controller. One path of a pool of several devices is enough: the others' names are in its
