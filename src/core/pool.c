@@ -37,7 +37,7 @@ static int open_fds(struct pool *p, const struct pool_opts *o, const char *const
 	for (uint32_t i = 0; i < n; i++) {
 		if (strlen(paths[i]) >= POOL_PATH_BYTES)
 			return err_set(-ENAMETOOLONG, "pool path %u is longer than %d bytes", i, POOL_PATH_BYTES);
-		strcpy(p->path[i], paths[i]);
+		memcpy(p->path[i], paths[i], strlen(paths[i]) + 1);
 		p->fd[i] = open(paths[i], (o->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
 		if (p->fd[i] < 0) {
 			int rc = -errno;

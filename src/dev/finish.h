@@ -101,6 +101,19 @@ PORT_FN void dev_step_verify(struct dev_step *s)
 	}
 }
 
+/* The kernel's side of the CQ: claims an entry, fills it, publishes it, wakes the host. Any block, any time. */
+PORT_FN void dev_ring_post(struct wire_ring *r, uint32_t id, int32_t status, uint32_t failed)
+{
+	uint32_t at = port_add_acqrel32(&r->cq_tail, 1);
+	struct wire_ring_cqe *e = &r->cq[at & (r->entries - 1)];
+
+	e->id = id;
+	e->status = status;
+	e->failed = failed;
+	/* Orders the entry, and all results and data before it, before its number (pairs with the acquire in ring/ring.c). */
+	port_store_wake32(&e->seq, at + 1, r->host);
+}
+
 /* This block's share of a step is done; the last block to say so posts the completion. */
 PORT_FN void dev_step_signal(struct dev_block *b, struct dev_step *s)
 {
@@ -114,7 +127,7 @@ PORT_FN void dev_step_signal(struct dev_block *b, struct dev_step *s)
 		port_store_release32((uint32_t *)&io->status, (uint32_t)s->status);
 	/* Orders this block's results before the last block's completion entry (acquire and release in one). */
 	if (port_add_acqrel32(&io->blocks_left, 0xffffffffu) == 1)
-		wire_ring_post(b->ring, id, io->status, io->failed);
+		dev_ring_post(b->ring, id, io->status, io->failed);
 }
 
 #endif

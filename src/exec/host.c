@@ -55,7 +55,7 @@ static void wait_event(const struct exec_job *job)
 
 	while (job->event && port_load_acquire32(job->event) < job->event_value &&
 	       port_now_ns() < job->event_deadline_ns)
-		nanosleep(&nap, NULL);
+		nanosleep(&nap, NULL); /* nobody wakes us, see above */
 }
 
 static void *work(void *arg)

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "port/port.h"
 
 struct slot {
 	struct wire_ioctx *ioctx;
@@ -160,7 +161,7 @@ static int reap(struct ring *r)
 	for (;;) {
 		struct wire_ring_cqe *e = &r->shared.cq[r->cq_head & (r->shared.entries - 1)];
 
-		/* Orders the number before the entry and all that the kernel wrote (pairs with wire_ring_post's release). */
+		/* Orders the number before the entry and all that the kernel wrote (pairs with dev_ring_post's release). */
 		if (port_load_acquire32(&e->seq) != r->cq_head + 1)
 			return any;
 		r->slots[e->id].result.status = e->status;
@@ -183,7 +184,7 @@ static int reaper_sleep(struct ring *r, uint64_t deadline_ns)
 
 	r->reaping = 1;
 	port_park_announce(&r->parker);
-	/* Orders the announcement before this look (pairs with wire_ring_post's store, then its look at asleep). */
+	/* Orders the announcement before this look (pairs with dev_ring_post's store, then its look at asleep). */
 	if (next_is_there(r)) {
 		port_park_cancel(&r->parker);
 	} else {

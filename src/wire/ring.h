@@ -9,7 +9,15 @@
 #ifndef TUTTI_WIRE_RING_H
 #define TUTTI_WIRE_RING_H
 
-#include "port/port.h"
+#include <stdint.h>
+
+#ifdef __cplusplus
+#define RING_ASSERT(c, m) static_assert(c, m)
+#else
+#define RING_ASSERT(c, m) _Static_assert(c, m)
+#endif
+
+struct port_parker; /* port/port.h */
 
 #define WIRE_STREAMS 2u      /* independent orders of kernels: reads, writes */
 #define WIRE_IOCTX_MAX 2048u /* of an IOCB (paper, section 4.2) */
@@ -26,7 +34,7 @@ struct wire_ioctx {
 	int32_t status; /* out: 0, -errno, NVMe status */
 	uint32_t rsvd;
 };
-PORT_ASSERT(sizeof(struct wire_ioctx) == 32, "IOCTX");
+RING_ASSERT(sizeof(struct wire_ioctx) == 32, "IOCTX");
 
 /* Steps of a plan. A layer's step is its number; the others are above any layer. */
 enum wire_step {
@@ -52,7 +60,7 @@ struct wire_iocb {
 	int32_t status;       /* first failure that a block met; 0: none */
 	uint32_t failed;      /* blocks of KV (or IOCTX) that failed */
 };
-PORT_ASSERT(sizeof(struct wire_iocb) == 64, "IOCB");
+RING_ASSERT(sizeof(struct wire_iocb) == 64, "IOCB");
 
 struct wire_ring_cqe {
 	uint32_t seq; /* number of the entry + 1, written last with release: the entry is there */
@@ -60,7 +68,7 @@ struct wire_ring_cqe {
 	int32_t status;
 	uint32_t failed;
 };
-PORT_ASSERT(sizeof(struct wire_ring_cqe) == 16, "ring CQE");
+RING_ASSERT(sizeof(struct wire_ring_cqe) == 16, "ring CQE");
 
 struct wire_ring {
 	uint32_t entries; /* power of two: IOCBs, SQ entries, CQ entries */
@@ -74,18 +82,5 @@ struct wire_ring {
 	uint32_t cq_tail; /* claimed by the kernel's blocks */
 	uint32_t pad2[15];
 };
-
-/* The kernel's side of the CQ: claims an entry, fills it, publishes it, wakes the host. Any block, any time. */
-PORT_FN void wire_ring_post(struct wire_ring *r, uint32_t id, int32_t status, uint32_t failed)
-{
-	uint32_t at = port_add_acqrel32(&r->cq_tail, 1);
-	struct wire_ring_cqe *e = &r->cq[at & (r->entries - 1)];
-
-	e->id = id;
-	e->status = status;
-	e->failed = failed;
-	/* Orders the entry, and all results and data before it, before its number (pairs with ring_reap's acquire). */
-	port_store_wake32(&e->seq, at + 1, r->host);
-}
 
 #endif

@@ -34,7 +34,7 @@ static void blocked(void *arg, uint32_t block, uint32_t n_blocks, uint32_t sq_fi
 	const struct timespec nap = {.tv_nsec = 100000};
 
 	while (!port_load_acquire32(&w->gate))
-		nanosleep(&nap, NULL);
+		nanosleep(&nap, NULL); /* the gate is opened by the test's own thread */
 	kernel(arg, block, n_blocks, sq_first, count);
 }
 
@@ -107,7 +107,7 @@ static void event_holds_a_job_to_its_deadline(void)
 	                     .event_deadline_ns = port_now_ns() + 60000000000ull};
 
 	CHECK_EQ(exec_host.launch(e, 0, &j), 0);
-	nanosleep(&nap, NULL);
+	nanosleep(&nap, NULL); /* time in which it must not start */
 	CHECK_EQ(port_load_acquire32(&w.ran), 0);
 	port_store_release32(&word, 1);
 	j.sq_first = 2;

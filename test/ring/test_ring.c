@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "check.h"
+#include "dev/finish.h"
 #include "ring/ring.h"
 
 static void bounds(void)
@@ -41,7 +42,7 @@ static void wait_has_a_deadline(void)
 	ring_issue(r, 0, &io, 1, 1, &first);
 	CHECK_EQ(ring_done(r, io->id, &res), 0);
 	CHECK_EQ(ring_wait(r, io->id, port_now_ns() + 3000000, &res), -ETIMEDOUT);
-	wire_ring_post(ring_shared(r), io->id, -5, 7);
+	dev_ring_post(ring_shared(r), io->id, -5, 7);
 	CHECK_EQ(ring_wait(r, io->id, port_now_ns() + 1000000000, &res), 0);
 	CHECK_EQ(res.status, -5);
 	CHECK_EQ(res.failed, 7);
@@ -77,7 +78,7 @@ static void *kernel(void *arg)
 		if (!id)
 			continue;
 		port_store_release32(&w.issued[k], 0);
-		wire_ring_post(ring_shared(w.ring), id - 1, (int32_t)id, k);
+		dev_ring_post(ring_shared(w.ring), id - 1, (int32_t)id, k);
 	}
 	return NULL;
 }
