@@ -57,7 +57,8 @@ struct nvme_cqe {
 	uint32_t dw1;
 	uint16_t sq_head;
 	uint16_t sq_id;
-	uint32_t cid_status; /* bits 15:0 command id, 16 phase, 31:17 status field; one word, so that it is written at once */
+	uint32_t
+	    cid_status; /* bits 15:0 command id, 16 phase, 31:17 status field; one word, so that it is written at once */
 };
 NVME_ASSERT(sizeof(struct nvme_cqe) == 16, "completion queue entry");
 
@@ -74,15 +75,15 @@ enum {
 	NVME_SC_INTERNAL = 0x006,
 	NVME_SC_ABORTED_SQ_DELETED = 0x008,
 	NVME_SC_INVALID_NS = 0x00b,
-	NVME_SC_SGL_SEGMENT = 0x00d,     /* invalid SGL segment descriptor */
-	NVME_SC_SGL_COUNT = 0x00e,       /* invalid number of SGL descriptors */
-	NVME_SC_SGL_LENGTH = 0x00f,      /* data SGL length invalid */
-	NVME_SC_SGL_TYPE = 0x011,        /* SGL descriptor type invalid */
-	NVME_SC_PRP_OFFSET = 0x013,      /* PRP offset invalid */
+	NVME_SC_SGL_SEGMENT = 0x00d, /* invalid SGL segment descriptor */
+	NVME_SC_SGL_COUNT = 0x00e,   /* invalid number of SGL descriptors */
+	NVME_SC_SGL_LENGTH = 0x00f,  /* data SGL length invalid */
+	NVME_SC_SGL_TYPE = 0x011,    /* SGL descriptor type invalid */
+	NVME_SC_PRP_OFFSET = 0x013,  /* PRP offset invalid */
 	NVME_SC_LBA_RANGE = 0x080,
 	NVME_SC_CAPACITY = 0x081,
 	NVME_SC_WRITE_FAULT = 0x280,
-	NVME_SC_READ_ERROR = 0x281,      /* unrecovered read error */
+	NVME_SC_READ_ERROR = 0x281, /* unrecovered read error */
 };
 
 #endif

@@ -96,7 +96,7 @@ example_cxx_reads_it()
 command_runs() { "$at/bin/tutti" version | grep -qF "$version"; }
 
 # The command finds its traces where they were installed, with no tree around it.
-replays_an_installed_trace() { (cd / && "$at/bin/tutti" replay longdocs --metadata-only --limit 2); }
+replays_an_installed_trace() { (cd / && "$at/bin/tutti" replay --trace longdocs --metadata-only --limit 2); }
 
 completion_is_bash()
 {

@@ -136,6 +136,11 @@ def run_format(root, count):
     tidy(root, "--fix")
     fixed = open(os.path.join(root, "src/geom/addr.c")).read()
     count.case("fix_leaves_alignment_alone", None if fixed == good.replace("return 0;", "return   0;") else fixed)
+    long = "/* " + "word " * 30 + "*/"
+    write(root, "src/geom/addr.c", good.replace("LOCAL int", long + "\nLOCAL int"))
+    tidy(root, "--fix")
+    status, lines, errors = tidy(root)
+    count.case("fix_wraps_long_comments", lines or errors or status)
     write(root, "src/geom/addr.c", good)
 
 
