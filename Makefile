@@ -169,10 +169,10 @@ bench: all bench-programs ## every number of the README; writes $(BUILD)/bench.j
 # ---- proving it ----
 
 # WERROR=0: gcc's flow warnings are less exact on instrumented code; the plain builds are the strict ones.
-ASAN = BUILD=$(BUILD)/asan WERROR=0 CFLAGS_EXTRA='-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
+UBSAN = undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+ASAN = BUILD=$(BUILD)/asan WERROR=0 CFLAGS_EXTRA='-fsanitize=address,$(UBSAN)'
 TSAN = BUILD=$(BUILD)/tsan WERROR=0 CFLAGS_EXTRA='-fsanitize=thread'
-FUZZ = BUILD=$(BUILD)/fuzz WERROR=0 CC=clang \
-	CFLAGS_EXTRA='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
+FUZZ = BUILD=$(BUILD)/fuzz WERROR=0 CC=clang CFLAGS_EXTRA='-fsanitize=fuzzer-no-link,address,$(UBSAN)'
 TSAN_TESTS = $(filter $(foreach r,$(TSAN_ROOMS),$(BUILD)/test/$(r)/%),$(TESTS))
 ASAN_PROGRAMS = $(patsubst $(BUILD)/%,$(BUILD)/asan/%,$(TESTS))
 TSAN_PROGRAMS = $(patsubst $(BUILD)/%,$(BUILD)/tsan/%,$(TSAN_TESTS))
