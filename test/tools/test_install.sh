@@ -86,6 +86,12 @@ example_static()
 		! readelf -d "$stage/static" | grep -q libtutti && "$stage/static" "$stage/pool.static"
 }
 
+gio_example()
+{
+	"${CC:-gcc}" -std=c11 $(pkg-config --cflags tutti) examples/gio_copy.c $(pkg-config --libs tutti) -o "$stage/gio" &&
+		LD_LIBRARY_PATH=$at/lib "$stage/gio" "$stage/gio.dat" | grep -q ': 0 wrong$'
+}
+
 example_cxx_reads_it()
 {
 	g++ -std=c++20 $(pkg-config --cflags tutti) examples/store_retrieve.cc $(pkg-config --libs tutti) \
@@ -124,6 +130,7 @@ check static_shows_the_public_functions_only static_shows_the_public_functions_o
 check soname_is_versioned soname_is_versioned
 check example_shared example_shared
 check example_static example_static
+check gio_example gio_example
 check example_cxx_reads_it example_cxx_reads_it
 check command_runs command_runs
 check replays_an_installed_trace replays_an_installed_trace
