@@ -6,6 +6,7 @@
  * The CPU fills two IOCBs and cues two kernels. The kernels build the NVMe commands, merge what is contiguous, submit them on
  * their own queue pairs and complete the IOCBs.
  */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
