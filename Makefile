@@ -69,7 +69,7 @@ EXAMPLES = $(call prog,$(EXAMPLE_SRC))
 TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(PARTS)
 
 .PHONY: all lib cli demo test test-programs check tidy bench bench-programs fuzz fuzz-programs soak sanitize \
-	sanitize-programs install clean help FORCE
+	sanitize-programs asan-programs tsan-programs install clean help FORCE
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
@@ -177,15 +177,17 @@ TSAN_TESTS = $(filter $(foreach r,$(TSAN_ROOMS),$(BUILD)/test/$(r)/%),$(TESTS))
 ASAN_PROGRAMS = $(patsubst $(BUILD)/%,$(BUILD)/asan/%,$(TESTS))
 TSAN_PROGRAMS = $(patsubst $(BUILD)/%,$(BUILD)/tsan/%,$(TSAN_TESTS))
 FUZZ_PROGRAMS = $(patsubst $(BUILD)/%,$(BUILD)/fuzz/%,$(FUZZERS))
-RUN = BUILD=$(BUILD) CC='$(CC)' \
+# Tests fork from programs with threads; ThreadSanitizer gives up there unless told not to.
+RUN = BUILD=$(BUILD) CC='$(CC)' TSAN_OPTIONS=die_after_fork=0 \
 	FUZZ_SECONDS=$(FUZZ_SECONDS) SOAK_SECONDS=$(SOAK_SECONDS) tools/run-tests
 
 test-programs: all $(TESTS) $(EXAMPLES)
-fuzz-programs: $(FUZZERS)
+asan-programs: $(CLI) $(TESTS)
 tsan-programs: $(TSAN_TESTS)
-sanitize-programs: FORCE
-	@$(MAKE) --no-print-directory -k $(ASAN) cli $(ASAN_PROGRAMS); status=$$?; \
-	$(MAKE) --no-print-directory -k $(TSAN) $(TSAN_PROGRAMS) && exit $$status
+fuzz-programs: $(FUZZERS)
+sanitize-programs:
+	@$(MAKE) --no-print-directory -k $(ASAN) asan-programs; status=$$?; \
+	$(MAKE) --no-print-directory -k $(TSAN) tsan-programs && exit $$status
 
 # A build that fails counts as a failed test, and what was built is still run: the last line is always the sum.
 test: ## all test programs and script tests; last line: N passed, N failed, N skipped
@@ -195,14 +197,14 @@ sanitize: ## all tests under ASan and UBSan, those of shared code under TSan
 	@$(MAKE) --no-print-directory sanitize-programs || failed=--build-failed; \
 	$(RUN) $$failed $(ASAN_PROGRAMS) $(TSAN_PROGRAMS)
 fuzz: ## every fuzzer for FUZZ_SECONDS (needs clang)
-	@$(MAKE) --no-print-directory -k $(FUZZ) $(FUZZ_PROGRAMS) || failed=--build-failed; \
+	@$(MAKE) --no-print-directory -k $(FUZZ) fuzz-programs || failed=--build-failed; \
 	$(RUN) $$failed $(FUZZ_PROGRAMS)
 soak: all $(SOAKS) ## what runs for hours (test/soak), each for SOAK_SECONDS
 	@$(RUN) --timeout $$(($(SOAK_SECONDS) + 600)) --jobs 1 $(SOAKS) $(sort $(wildcard test/soak/soak_*.sh))
 check: ## test, sanitize and a short fuzz in one sum
 	@$(MAKE) --no-print-directory -k test-programs || failed=--build-failed; \
 	$(MAKE) --no-print-directory sanitize-programs || failed=--build-failed; \
-	$(MAKE) --no-print-directory -k $(FUZZ) $(FUZZ_PROGRAMS) || failed=--build-failed; \
+	$(MAKE) --no-print-directory -k $(FUZZ) fuzz-programs || failed=--build-failed; \
 	$(RUN) $$failed $(TESTS) $(SCRIPT_TESTS) $(ASAN_PROGRAMS) $(TSAN_PROGRAMS) $(FUZZ_PROGRAMS)
 
 tidy: ## include rules, names, lengths, forbidden calls, dead files, format, links
