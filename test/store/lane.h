@@ -32,7 +32,9 @@ static inline int lane_io(const struct store_media *m, uint32_t dev, int write, 
 	return m->io(m->self, &io, 1);
 }
 
-/* One rank's share of one reserved block. upto: 0 invalidates only, 1 and objects, 2 and the header. */
+enum { LANE_INVALIDATE, LANE_OBJECTS, LANE_ALL, LANE_HEADER_ONLY };
+
+/* One rank's share of one reserved block: invalidates if it must, then objects, then the header, up to `upto`. */
 static inline int lane_write(const struct store_media *m, const struct store_ns *ns, uint32_t rank, uint64_t epoch,
                              const struct store_hold_info *info, const struct store_block *b,
                              const struct tutti_key *parent, int upto)
@@ -50,7 +52,7 @@ static inline int lane_write(const struct store_media *m, const struct store_ns 
 	memset(buffer, 0, g.header_bytes + g.pitch_bytes);
 	if (b->flags & STORE_BLOCK_HEADER_VALID)
 		r = lane_io(m, g.dev[p.dev], 1, geom_header_offset(&g, &p), buffer, g.header_bytes);
-	for (uint32_t row = 0; !r && upto > 0 && row < geom_objects(&g); row++) {
+	for (uint32_t row = 0; !r && (upto == LANE_OBJECTS || upto == LANE_ALL) && row < geom_objects(&g); row++) {
 		uint8_t *object = buffer + g.header_bytes;
 
 		lane_fill(object, g.object_bytes, &b->key, rank, row);
@@ -69,7 +71,7 @@ static inline int lane_write(const struct store_media *m, const struct store_ns 
 	memcpy(h->key, b->key.b, 32);
 	memcpy(h->parent, parent->b, 32);
 	geom_header_seal(h);
-	if (!r && upto > 1)
+	if (!r && upto >= LANE_ALL)
 		r = lane_io(m, g.dev[p.dev], 1, geom_header_offset(&g, &p), buffer, g.header_bytes);
 	free(buffer);
 	return r;

@@ -72,7 +72,7 @@ static size_t commit(const struct tutti_key *parent, const struct tutti_key *key
 	CHECK_EQ(store_hold_blocks(ns, &lease, 0, count, &info, b), 0);
 	for (uint32_t rank = 0; rank < ranks; rank++) {
 		for (size_t i = 0; i < count; i++)
-			CHECK_EQ(lane_write(&ram.m, ns, rank, lease.epoch, &info, &b[i], i ? &b[i - 1].key : &info.parent, 2), 0);
+			CHECK_EQ(lane_write(&ram.m, ns, rank, lease.epoch, &info, &b[i], i ? &b[i - 1].key : &info.parent, LANE_ALL), 0);
 		CHECK_EQ(store_report(ns, &lease, rank, 0, count, ok), 0);
 	}
 	free(b);
