@@ -88,7 +88,8 @@ example_static()
 
 gio_example()
 {
-	"${CC:-gcc}" -std=c11 $(pkg-config --cflags tutti) examples/gio_copy.c $(pkg-config --libs tutti) -o "$stage/gio" &&
+	"${CC:-gcc}" -std=c11 $(pkg-config --cflags tutti) examples/gio_copy.c $(pkg-config --libs tutti) \
+		-o "$stage/gio" &&
 		LD_LIBRARY_PATH=$at/lib "$stage/gio" "$stage/gio.dat" | grep -q ': 0 wrong$'
 }
 
