@@ -18,6 +18,14 @@ void pool_use_io(const struct ctrl_io_ops *ops, void *arg)
 	test_io_arg = arg;
 }
 
+static uint32_t test_lba_bytes, test_mdts_bytes;
+
+void pool_use_blocks(uint32_t lba_bytes, uint32_t mdts_bytes)
+{
+	test_lba_bytes = lba_bytes;
+	test_mdts_bytes = mdts_bytes;
+}
+
 const struct ctrl_ops *pool_ctrl_ops(enum tutti_controller kind)
 {
 	switch (kind) {
@@ -64,7 +72,8 @@ static int open_ctrl(struct pool *p, const struct pool_opts *o)
 	struct ctrl_opts co = {.targets = targets,
 	                       .n_targets = p->n_dev,
 	                       .sgl = !o->no_sgl,
-	                       .mdts_bytes = o->mdts_bytes,
+	                       .mdts_bytes = test_mdts_bytes,
+	                       .lba_bytes = test_lba_bytes,
 	                       .model = &timing,
 	                       .io_ops = test_io_ops,
 	                       .io_arg = test_io_arg};

@@ -27,8 +27,7 @@ struct pool_opts {
 	enum tutti_controller controller; /* AUTO is virt */
 	struct tutti_model_timing timing;
 	int read_only;
-	int as_given;        /* 1: no superblock yet: take the paths as they are (format) */
-	uint32_t mdts_bytes; /* 0: the controller's own */
+	int as_given; /* 1: no superblock yet: take the paths as they are (format) */
 	int no_sgl;
 };
 
@@ -37,6 +36,8 @@ struct pool_opts {
  * Not thread-safe.
  */
 void pool_use_io(const struct ctrl_io_ops *ops, void *arg);
+/* Likewise: their logical block and largest transfer (0: what the medium has). */
+void pool_use_blocks(uint32_t lba_bytes, uint32_t mdts_bytes);
 
 /*
  * Opens the devices and the controller. One path of a pool of several devices is enough: the others' names are in its

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 
 #include "check.h"
+#include "core/pool.h"
 #include "core/rig.h"
 #include "core/scratch.h"
 
@@ -303,6 +304,43 @@ static void model_controller(void)
 	           1);
 }
 
+/* ---- other drives: 4096-byte blocks, small transfers ---- */
+
+static void odd_objects_on(uint32_t lba_bytes, uint32_t mdts_bytes)
+{
+	static const uint64_t bytes[] = {80 << 10, 10496, 656, 4097};
+
+	pool_use_blocks(lba_bytes, mdts_bytes);
+	for (int i = 0; i < 4; i++) {
+		struct rig_shape s = {
+		    .layers = 2, .blocks = 40, .outer_count = 2, .order = "LoB", .pool_bytes = 96u << 20};
+
+		s.segment_bytes = bytes[i];
+		/* 10,496 is 20.5 x 512: whole blocks of a 512-byte drive, but the memory behind it is aligned to 256 only. */
+		round_trip(&s, bytes[i] == 80 << 10);
+		s.no_sgl = 1;
+		round_trip(&s, bytes[i] == 80 << 10);
+	}
+	pool_use_blocks(0, 0);
+}
+
+static void blocks_of_512(void) { odd_objects_on(512, 0); }
+static void blocks_of_4096(void) { odd_objects_on(4096, 0); }
+static void transfers_of_16_kib(void) { odd_objects_on(512, 16 << 10); }
+static void transfers_of_4_kib_on_4096(void) { odd_objects_on(4096, 4096); }
+
+static void memory_off_by_512_on_512(void)
+{
+	struct rig_shape s = {
+	    .layers = 3, .blocks = 64, .outer_count = 2, .segment_bytes = 4096, .order = "LoB", .misalign = 512};
+
+	pool_use_blocks(512, 0);
+	round_trip(&s, 1); /* direct: a 512-byte drive takes such addresses */
+	s.no_sgl = 1;
+	round_trip(&s, 1); /* PRP: offset in the first page; such objects are not merged */
+	pool_use_blocks(0, 0);
+}
+
 /* ---- what the commands look like: neighbours in a set are one command ---- */
 
 static void neighbours_merge(void)
@@ -364,6 +402,11 @@ int main(void)
 	CHECK_RUN(four_executor_blocks);
 	CHECK_RUN(queue_depth_one);
 	CHECK_RUN(model_controller);
+	CHECK_RUN(blocks_of_512);
+	CHECK_RUN(blocks_of_4096);
+	CHECK_RUN(transfers_of_16_kib);
+	CHECK_RUN(transfers_of_4_kib_on_4096);
+	CHECK_RUN(memory_off_by_512_on_512);
 	CHECK_RUN(neighbours_merge);
 	scratch_end();
 	return check_end();
