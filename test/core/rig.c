@@ -188,7 +188,7 @@ void rig_format(struct rig *r)
 	o.n_paths = r->shape.devices;
 	o.ranks = r->shape.ranks;
 	o.bytes = r->shape.pool_bytes;
-	o.prewrite = r->shape.prewrite;
+	o.prewrite = r->shape.prewrite_segments ? TUTTI_PREWRITE_SEGMENT : TUTTI_PREWRITE_NONE;
 	o.segment_bytes = r->shape.segment_pool_bytes;
 	o.overwrite = 1;
 	need(tutti_format(&o), "format");

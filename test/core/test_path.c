@@ -80,6 +80,14 @@ static void fused(void)
 	round_trip(&(struct rig_shape){.layers = 4, .blocks = 64, .segment_bytes = 8192, .order = "LB"}, 1);
 }
 
+static void reserved_and_written_ahead(void)
+{
+	round_trip(
+	    &(struct rig_shape){
+	        .prewrite_segments = 1, .layers = 4, .blocks = 64, .segment_bytes = 8192, .order = "LB"},
+	    1);
+}
+
 static void split_k_and_v(void)
 {
 	round_trip(
@@ -384,6 +392,7 @@ int main(void)
 {
 	rig_dir(scratch_begin());
 	CHECK_RUN(fused);
+	CHECK_RUN(reserved_and_written_ahead);
 	CHECK_RUN(split_k_and_v);
 	CHECK_RUN(heads_outermost);
 	CHECK_RUN(fused_heads_inside);
