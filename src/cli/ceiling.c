@@ -16,7 +16,7 @@
 
 #define IO_BYTES (1u << 20)
 #define THREADS 8u
-#define MEASURE_NS 1000000000ull
+#define MEASURE_NS 500000000ull
 
 struct meter {
 	const struct ceiling *c;
@@ -113,8 +113,8 @@ void ceiling_open(struct ceiling *c, const char *beside, uint64_t bytes)
 		return;
 	}
 	snprintf(c->how, sizeof(c->how),
-	         "%u threads of pread/pwrite, O_DIRECT, %s each, scattered over a file of %s that was written before, 1 s "
-	         "each way, best of the runs before and after",
+	         "%u threads of pread/pwrite, O_DIRECT, %s each, scattered over a file of %s that was written before, "
+	         "half a second each way, best of some runs before, between and after",
 	         THREADS, cli_size(IO_BYTES), cli_size(c->bytes));
 }
 

@@ -19,7 +19,7 @@ struct ceiling {
 
 /* Makes and fills the file, in the folder of `beside`. Fails softly: then fd is -1 and `how` says why. */
 void ceiling_open(struct ceiling *c, const char *beside, uint64_t bytes);
-/* One more measurement, about 1 s each way. */
+/* One more measurement, half a second each way. */
 void ceiling_measure(struct ceiling *c);
 void ceiling_close(struct ceiling *c);
 

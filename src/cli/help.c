@@ -73,7 +73,7 @@ void cli_help_all(FILE *f)
 		fill(f, cli_verbs[i]->summary, 12, 12);
 	}
 	fprintf(f, "\n'tutti VERB --help' tells more, with an example. Sizes are written as 4G, 512MiB, 64k\n"
-	           "(powers of 1024). Exit status: ");
+	           "(powers of 1024). Exit status:");
 	fill(f, exit_text, 0, 30);
 }
 
@@ -88,8 +88,8 @@ void cli_help_verb(FILE *f, const struct cli_verb *verb)
 		help_option(f, &cli_common_options[i]);
 	fprintf(f, "\nExample:\n");
 	each_line(f, verb->example, "  $ ");
-	fprintf(f, "\nExit status: ");
-	fill(f, exit_text, 13, 13);
+	fprintf(f, "\nExit status:\n  ");
+	fill(f, exit_text, 2, 2);
 }
 
 /* ---- man pages ---- */

@@ -21,7 +21,7 @@ struct chunk {
 	size_t store_first, store_count; /* of the missing: what was reserved */
 	struct tutti_plan *load, *store;
 	struct tutti_lease reservation;
-	int load_timed, store_dropped;
+	int load_timed, store_timed, store_dropped;
 	uint64_t stored;
 };
 
@@ -133,8 +133,17 @@ static void open_store(struct request *q, struct chunk *c)
 		replay_note_error(q->e, q->s, result, "store");
 		tutti_cancel(q->e->ns, &c->reservation);
 		c->store_count = 0;
-		return;
 	}
+}
+
+/* Writes wait for reads: a store moves from its first layer on, but not before its chunk is loaded. */
+static void begin_store(struct request *q, struct chunk *c)
+{
+	if (c->store_timed || (c->load && !c->load_timed))
+		return;
+	c->store_timed = 1;
+	if (!q->s->store_start_ns)
+		q->s->store_start_ns = cli_now_ns();
 	replay_busy(q->e, &q->e->log->out, 1);
 }
 
@@ -188,6 +197,7 @@ static int finish_chunk(struct request *q, struct chunk *c)
 		end_load(q, c);
 	}
 	if (c->store) {
+		begin_store(q, c);
 		store_result = finish_plan(q, c->store, &bad, "store");
 		q->s->store_end_ns = cli_now_ns();
 		replay_busy(e, &e->log->out, 0);
@@ -233,8 +243,7 @@ static void store_layer(struct request *q, struct chunk *c, uint32_t layer)
 	struct replay_opts *o = &q->e->o;
 	int result;
 
-	if (!q->s->store_start_ns)
-		q->s->store_start_ns = cli_now_ns();
+	begin_store(q, c);
 	result = tutti_store_layer(c->store, layer);
 	if (result == -EAGAIN)
 		c->store_dropped = 1; /* the bounded queue was full; the engine must not wait for it */

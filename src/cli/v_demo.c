@@ -257,6 +257,7 @@ static int go_on(struct demo *d, struct replay *e)
 	if (status)
 		return status;
 	d->reopen_ns = cli_now_ns() - start;
+	ceiling_measure(&d->ceiling);
 	tutti_store_info(e->store, &d->reopened);
 	tutti_ns_get_info(e->ns, &info);
 	d->committed = info.committed;
@@ -266,6 +267,7 @@ static int go_on(struct demo *d, struct replay *e)
 	cli_progress_end();
 	if (!result) {
 		say(d, "the rest of the first questions is done");
+		ceiling_measure(&d->ceiling);
 		result = replay_run(e, d->logs[WARM], d->round_end, d->trace.n_requests, cli_progress);
 		cli_progress_end();
 	}

@@ -60,8 +60,9 @@ static void print_pool(const struct tutti_pool_info *p)
 	printf("%-14s %" PRIu64 " of %s; free %" PRIu64 ", written before %" PRIu64 "\n", "segments", p->segments,
 	       cli_size(p->segment_bytes), p->segments_free, p->segments_prewritten);
 	printf("%-14s %s; epoch %" PRIu64 "\n", "last closed",
-	       p->clean ? "cleanly" : "not cleanly: recovered from the slots' headers", p->epoch);
-	if (!p->clean)
+	       p->epoch <= 1 ? "never: it is new" : p->clean ? "cleanly" : "not cleanly: recovered from the slots' headers",
+	       p->epoch);
+	if (!p->clean && p->epoch > 1)
 		printf("%-14s %" PRIu64 " slots; %" PRIu64 " orphans and %" PRIu64 " damaged headers left out\n", "recovered",
 		       p->recovered_slots, p->recovered_orphans, p->recovered_bad);
 	printf("%-14s %s of memory\n", "index", cli_size(p->index_bytes));

@@ -196,7 +196,7 @@ static void print_text(const struct cli_call *call, const struct replay_opts *o,
 	}
 	printf("%-14s %s, %s, %u tokens a block, objects of %s%s\n", "trace", a->trace, o->model.name, o->block_tokens,
 	       cli_size(replay_object_bytes(o)), o->metadata_only ? " (metadata only)" : "");
-	printf("%-14s %s, %s, %" PRIu64 " slots%s\n", "pool", pool, cli_size(log->pool_info.bytes), log->ns_info.slots,
+	printf("%-14s %s, %s, %" PRIu64 " slots used for it%s\n", "pool", pool, cli_size(log->pool_info.bytes), log->ns_info.slots,
 	       a->pool || a->keep ? "" : " (temporary)");
 	report_path(&log->lane_info, path, sizeof(path));
 	printf("%-14s %s\n", "path", path);

@@ -69,6 +69,7 @@ static int open_pool(struct tutti_lane *l, const struct tutti_lane_opts *o, cons
 	                       .controller = o->controller == TUTTI_CTRL_NULL ? TUTTI_CTRL_VIRT : o->controller,
 	                       .timing = o->timing,
 	                       .no_sgl = o->no_sgl};
+	const char *paths[TUTTI_DEVICES_MAX];
 	struct pool null;
 	int rc = pool_open(&po, &l->pool);
 
@@ -78,6 +79,11 @@ static int open_pool(struct tutti_lane *l, const struct tutti_lane_opts *o, cons
 		return rc;
 	/* The null controller has no medium: what the pool says was read by the virtual one, whose lock stays. */
 	po.controller = TUTTI_CTRL_NULL;
+	for (uint32_t i = 0; i < l->pool.n_dev; i++)
+		paths[i] = l->pool.path[i];
+	po.paths = paths;
+	po.n_paths = l->pool.n_dev;
+	po.as_given = 1; /* it could not read the superblock for the others' names */
 	rc = pool_open(&po, &null);
 	if (rc)
 		return rc;
