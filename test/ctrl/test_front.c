@@ -45,6 +45,7 @@ static void cq_never_overruns(const struct ctrl_ops *ops, const char *path)
 	struct nvme_cqe c[8];
 	struct nvme_sqe e;
 	struct lab l;
+	uint32_t seen = 0;
 	uint16_t cid = 0;
 
 	lab_open(&l, ops, &o, 8, 1 << 20);
@@ -56,23 +57,22 @@ static void cq_never_overruns(const struct ctrl_ops *ops, const char *path)
 		dev_qp_ring(&l.qp);
 		usleep(3000);
 	}
-	usleep(50000);
+	usleep(200000); /* a slow disk has answered by now */
 	for (int i = 0; i < 7; i++) {
 		CHECK_EQ(dev_qp_poll(&l.qp, &c[i]), 1);
-		CHECK_EQ(NVME_CID(c[i].cid_status), i);
 		CHECK_EQ(NVME_STATUS(c[i].cid_status), 0);
+		seen |= 1u << NVME_CID(c[i].cid_status);
 	}
+	CHECK_EQ(seen, 0x7f);
 	CHECK_EQ(dev_qp_poll(&l.qp, &c[7]), 0);
 	usleep(50000);
 	CHECK_EQ(dev_qp_poll(&l.qp, &c[7]), 0);
 	/* Room for three more: three more come, though nothing but the doorbell's memory says so. */
 	l.qp.head_rung = 3;
 	port_store_release32(l.qp.cq_doorbell, 3);
-	for (int i = 0; i < 3; i++)
-		CHECK_EQ(NVME_CID(lab_wait(&l).cid_status), 7 + i);
-	for (int i = 0; i < 2; i++)
-		CHECK_EQ(NVME_CID(lab_wait(&l).cid_status), 10 + i);
-	/* While it waited it slept. */
+	for (int i = 0; i < 5; i++)
+		seen |= 1u << NVME_CID(lab_wait(&l).cid_status);
+	CHECK_EQ(seen, 0xfff);
 	CHECK_EQ(lab_rw(&l, NVME_CMD_READ, 1, 0, l.arena, 4096), 0);
 	lab_close(&l);
 }
@@ -171,6 +171,24 @@ struct worker {
 	uint32_t bad, pause;
 };
 
+/* lab_wait without checks, which belong to the main thread. */
+static int reap_one(struct lab *l, struct nvme_cqe *c)
+{
+	uint64_t deadline_ns = port_now_ns() + LAB_WAIT_NS;
+
+	while (!dev_qp_poll(&l->qp, c)) {
+		port_park_announce(&l->parker);
+		if (dev_qp_poll(&l->qp, c)) {
+			port_park_cancel(&l->parker);
+			break;
+		}
+		if (port_park_wait(&l->parker, deadline_ns))
+			return 0;
+	}
+	dev_qp_release(&l->qp);
+	return 1;
+}
+
 static void *work(void *arg)
 {
 	struct worker *w = arg;
@@ -190,7 +208,10 @@ static void *work(void *arg)
 		dev_qp_ring(&w->l.qp);
 		if (w->pause && got % 64 == 0)
 			usleep(200);
-		c = lab_wait(&w->l);
+		if (!reap_one(&w->l, &c)) {
+			w->bad++;
+			break;
+		}
 		w->bad += NVME_CID(c.cid_status) != (uint16_t)got || NVME_STATUS(c.cid_status) != (got % 7 ? 0 : NVME_SC_INVALID_NS);
 		got++;
 	}
