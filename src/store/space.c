@@ -195,7 +195,7 @@ uint32_t store_space_take(struct store_ns *ns, uint32_t parent, uint32_t want, i
 	}
 	if (ns->whole)
 		return take_whole(ns, dev);
-	slot = take_partial(ns, (ns->geom.g + 1) / 2);
+	slot = take_partial(ns, ((ns->geom.sets_per_chunk ? ns->geom.g : ns->geom.tail_g) + 1) / 2);
 	if (slot != NONE)
 		return slot;
 	r = store_segment_hand_out(ns);

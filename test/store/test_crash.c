@@ -362,6 +362,7 @@ static void scenario(uint32_t n_dev, uint32_t n_ranks, uint64_t pool, int chains
 
 	ranks = n_ranks;
 	points = images = right = missed = 0;
+	inside = 0;
 	store = NULL;
 	memset(spaces, 0, sizeof(spaces));
 	spaces[0].spec = lane_spec("a", 1, 2, 656, ranks);

@@ -95,6 +95,15 @@ static struct tutti_ns_info info_of(struct store_ns *of)
 	return i;
 }
 
+static void reopen(int clean)
+{
+	if (clean)
+		CHECK_EQ(store_close(store), 0);
+	else
+		store_abandon(store);
+	pool_open();
+}
+
 static void format_says_what_probe_reads(void)
 {
 	struct store_probe p;
@@ -441,15 +450,6 @@ static void sync_and_flags(void)
 	done();
 }
 
-static void reopen(int clean)
-{
-	if (clean)
-		CHECK_EQ(store_close(store), 0);
-	else
-		store_abandon(store);
-	pool_open();
-}
-
 static void reopen_finds_what_was_there(void)
 {
 	struct tutti_key k[40];
@@ -549,6 +549,82 @@ static void namespaces_share_fairly(void)
 	}
 	CHECK_EQ(info_of(ns).segments, all);
 	CHECK_EQ(info_of(a).segments, 0);
+	done();
+}
+
+struct all_right {
+	uint64_t n, wrong;
+};
+
+static int read_one(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth, uint32_t slot)
+{
+	struct all_right *a = arg;
+
+	(void)parent;
+	(void)depth;
+	a->n++;
+	a->wrong += lane_read(&ram.m, ns, 0, key, slot) != LANE_RIGHT;
+	return 0;
+}
+
+/* What lies in a segment from before it went to another owner and came back is void, though its headers are sound. */
+static void old_headers_are_void_when_a_segment_comes_back(void)
+{
+	struct tutti_key k[5];
+	struct all_right a = {0};
+	uint64_t all;
+
+	simple_pool();
+	for (uint64_t i = 0; i < 300; i++) { /* first blocks all: none of them is lost with a parent */
+		chain_keys(k, i, 1);
+		CHECK_EQ(commit(NULL, k, 1, 1), 1);
+	}
+	all = info_of(ns).segments;
+	ns_open("other", 1, 8192, 1);
+	chain_keys(k, 500, 2);
+	CHECK_EQ(commit(NULL, k, 2, 1), 2); /* overwrites some of the first one's objects, not all of its headers */
+	CHECK_EQ(info_of(ns).segments, 1);
+	CHECK_EQ(store_ns_at(store, 0, &ns), 0);
+	lane_now += 601ull * 1000000000; /* the other is idle */
+	chain_keys(k, 600, 1);
+	while (info_of(ns).segments < all) {
+		k[0] = lane_key(700000 + lane_now++);
+		CHECK_EQ(commit(NULL, k, 1, 1), 1);
+	}
+	reopen(0);
+	CHECK_EQ(store_ns_at(store, 0, &ns), 0);
+	CHECK_EQ(store_ns_each(ns, read_one, &a), 0);
+	CHECK(a.n > 20 && a.wrong == 0);
+	done();
+}
+
+static void the_later_of_two_copies_wins(void)
+{
+	struct tutti_key k[1];
+	struct store_hold_info info;
+	struct store_block before, after, found;
+	struct tutti_lease l;
+	size_t m;
+
+	lane_now = 1000;
+	pool_format(1, 1, 8 << 20, 1536 << 10); /* four sets a segment: what is free last is used last */
+	pool_open();
+	ns_open("m", 1, 4096, 1);
+	chain_keys(k, 1, 1);
+	CHECK_EQ(commit(NULL, k, 1, 1), 1);
+	CHECK_EQ(store_lookup(ns, k, 1, 10, &m, &l), 0);
+	CHECK_EQ(store_hold_blocks(ns, &l, 0, 1, &info, &before), 0);
+	CHECK_EQ(store_release(ns, &l, 0), 0);
+	CHECK_EQ(store_drop(ns, before.slot, k), 1);
+	CHECK_EQ(commit(NULL, k, 1, 1), 1);
+	CHECK_EQ(store_lookup(ns, k, 1, 10, &m, &l), 0);
+	CHECK_EQ(store_hold_blocks(ns, &l, 0, 1, &info, &after), 0);
+	CHECK(before.slot != after.slot);
+	reopen(0);
+	CHECK_EQ(store_ns_at(store, 0, &ns), 0);
+	CHECK_EQ(store_lookup(ns, k, 1, 10, &m, &l), 0);
+	CHECK_EQ(store_hold_blocks(ns, &l, 0, 1, &info, &found), 0);
+	CHECK_EQ(found.slot, after.slot);
 	done();
 }
 
@@ -721,6 +797,8 @@ int main(void)
 	CHECK_RUN(reopen_finds_what_was_there);
 	CHECK_RUN(clear_empties_for_good);
 	CHECK_RUN(namespaces_share_fairly);
+	CHECK_RUN(old_headers_are_void_when_a_segment_comes_back);
+	CHECK_RUN(the_later_of_two_copies_wins);
 	CHECK_RUN(held_segments_are_not_taken);
 	CHECK_RUN(prewriting);
 	CHECK_RUN(view_is_what_the_store_has);
