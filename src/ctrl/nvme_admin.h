@@ -18,6 +18,7 @@
 #include <pthread.h>
 
 #include "ctrl/ctrl.h"
+#include "dev/dptr.h"
 #include "wire/nvme_admin.h"
 
 #define NVME_NS_MAX 16u        /* namespaces of a function that are looked at */

@@ -103,8 +103,10 @@ static int create(struct nvme_fn *f, uint32_t depth, struct port_parker *parker,
 {
 	struct nvme_queue *q;
 	uint32_t qid = 1;
-	int rc = f->up && !f->admin_lost ? 0 : nvme_fn_up(f);
+	int rc = f->up && f->admin_lost ? nvme_fn_fence(f) : 0;
 
+	if (!rc && !f->up)
+		rc = nvme_fn_up(f);
 	if (rc)
 		return rc;
 	while (qid <= f->qps_max && f->queue[qid].memory)
