@@ -185,9 +185,11 @@ static int host_launch(struct exec *e, uint32_t stream, const struct exec_job *j
 		at->job = *job;
 		at->blocks_left = s->n_blocks;
 		s->tail++;
-		pthread_cond_broadcast(&s->more);
 	}
 	pthread_mutex_unlock(&s->lock);
+	/* After the unlock: a worker that wakes would meet the lock, and the unlock would have to wake it once more. */
+	if (!rc)
+		pthread_cond_broadcast(&s->more);
 	return rc;
 }
 
