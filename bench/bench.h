@@ -21,6 +21,7 @@ struct bench_opts {
 	const char *label;  /* put before the rows' names */
 	const char *json, *take;
 	int no_fio;     /* ours alone, for a profiler */
+	int prewrite_ahead;
 	double seconds; /* of a row */
 	uint64_t pool_bytes, round_bytes;
 };

@@ -1,2 +1,251 @@
+/*
+ * caller.c - what the engine's own thread pays: CPU time of one call, by the blocks in the plan; and what an idle lane costs.
+ *
+ * The null controller answers, so that nothing but our own work is timed. All layers share their memory: nobody looks.
+ */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "bench.h"
-void bench_caller(void) {}
+
+#define LAYERS 32
+#define BLOCKS_MAX 16384
+#define ROUNDS 25
+#define SIZES 6
+
+static const size_t sizes[SIZES] = {16, 64, 256, 1024, 4096, 16384};
+
+enum what { RETRIEVE_LAYER, STORE_LAYER, RETRIEVE_ALL, WAIT_LAYER, WHATS };
+
+struct calls {
+	struct bench_series us[WHATS][SIZES]; /* medians of a round's layers */
+};
+
+static int less(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static double median_us(uint64_t *ns)
+{
+	qsort(ns, LAYERS, sizeof(*ns), less);
+	return (double)ns[LAYERS / 2] / 1e3;
+}
+
+static struct tutti_plan *plan(struct bench_rig *r, const struct tutti_lease *lease, size_t n)
+{
+	struct tutti_plan *p;
+	size_t bytes;
+
+	bench_need(tutti_plan_blob(r->ns, lease, 0, n, r->blob, r->blob_bytes, &bytes), "plan");
+	bench_need(tutti_plan_open(r->lane, r->blob, bytes, r->order, n, &p), "plan");
+	return p;
+}
+
+static void finish(struct bench_rig *r, struct tutti_plan *p, const struct tutti_lease *lease)
+{
+	size_t bytes;
+
+	bench_need(tutti_plan_finish(p, bench_now_ns() + BENCH_STEP_NS, r->blob, r->blob_bytes, &bytes), "finish");
+	bench_need(tutti_complete(r->ns, r->blob, bytes, NULL), "complete");
+	bench_need(tutti_release(r->ns, lease), "release");
+}
+
+static void store_round(struct bench_rig *r, const struct tutti_key *keys, size_t n, struct bench_series *us)
+{
+	uint64_t ns[LAYERS];
+	struct tutti_lease hold;
+	size_t first, count;
+	struct tutti_plan *p;
+
+	bench_need(tutti_reserve(r->ns, NULL, keys, n, BENCH_LEASE_NS, &first, &count, &hold), "reserve");
+	p = plan(r, &hold, count);
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		uint64_t t = bench_thread_cpu_ns();
+
+		bench_need(tutti_store_layer(p, l), "store");
+		ns[l] = bench_thread_cpu_ns() - t;
+	}
+	bench_add(us, median_us(ns));
+	finish(r, p, &hold);
+}
+
+/* An engine calls once a layer and computes in between; here the wait for the layer before is what lies between. */
+static void retrieve_round(struct bench_rig *r, const struct tutti_key *keys, size_t n, struct bench_series *call,
+                           struct bench_series *wait, struct bench_series *all)
+{
+	uint64_t ns[LAYERS], waits[LAYERS], t;
+	struct tutti_lease lease;
+	struct tutti_plan *p;
+	size_t hit;
+
+	bench_need(tutti_lookup(r->ns, keys, n, BENCH_LEASE_NS, &hit, &lease), "lookup");
+	p = plan(r, &lease, hit);
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		t = bench_thread_cpu_ns();
+		bench_need(tutti_retrieve_layer(p, l), "retrieve");
+		ns[l] = bench_thread_cpu_ns() - t;
+		t = bench_thread_cpu_ns();
+		bench_need(tutti_wait_layer(p, l, bench_now_ns() + BENCH_STEP_NS), "wait");
+		waits[l] = bench_thread_cpu_ns() - t;
+	}
+	bench_add(call, median_us(ns));
+	bench_add(wait, median_us(waits));
+	finish(r, p, &lease);
+	bench_need(tutti_lookup(r->ns, keys, n, BENCH_LEASE_NS, &hit, &lease), "lookup");
+	p = plan(r, &lease, hit);
+	t = bench_thread_cpu_ns();
+	bench_need(tutti_retrieve(p), "retrieve");
+	bench_add(all, (double)(bench_thread_cpu_ns() - t) / 1e3 / LAYERS);
+	finish(r, p, &lease);
+}
+
+static void call_rows(const char *name, const struct bench_series us[SIZES], int target)
+{
+	struct bench_row value = {.unit = "us", .target = 5, .sense = target ? BENCH_AT_MOST : BENCH_NO_TARGET};
+	struct bench_row flat = {.unit = "x", .target = 1.2, .sense = target ? BENCH_AT_MOST : BENCH_NO_TARGET};
+	double lowest = 1e9, highest = 0;
+	int at = 0, n = 0;
+
+	for (int i = 0; i < SIZES; i++) {
+		double m = bench_median(&us[i]);
+
+		n += snprintf(value.note + n, sizeof(value.note) - (size_t)n, "%s%zu: %.2f", i ? ", " : "blocks ", sizes[i], m);
+		lowest = m < lowest ? m : lowest;
+		at = m > highest ? i : at;
+		highest = m > highest ? m : highest;
+	}
+	snprintf(value.name, sizeof(value.name), "%s, caller's CPU, largest of all sizes", name);
+	bench_row_of_series(&value, &us[at]);
+	snprintf(flat.name, sizeof(flat.name), "%s, largest by least of all sizes", name);
+	flat.value = highest / lowest;
+	bench_row_add(&flat);
+}
+
+static void calls(struct bench_rig *r)
+{
+	struct tutti_key *keys = malloc(BLOCKS_MAX * sizeof(*keys));
+	struct calls c;
+
+	memset(&c, 0, sizeof(c));
+	for (int round = 0; round < ROUNDS; round++)
+		for (int i = 0; i < SIZES; i++) {
+			bench_keys(r, (uint64_t)(round * SIZES + i), sizes[i], keys);
+			store_round(r, keys, sizes[i], &c.us[STORE_LAYER][i]);
+			retrieve_round(r, keys, sizes[i], &c.us[RETRIEVE_LAYER][i], &c.us[WAIT_LAYER][i], &c.us[RETRIEVE_ALL][i]);
+		}
+	call_rows("retrieve_layer", c.us[RETRIEVE_LAYER], 1);
+	call_rows("store_layer", c.us[STORE_LAYER], 1);
+	call_rows("retrieve of a whole plan, a layer", c.us[RETRIEVE_ALL], 1);
+	call_rows("wait_layer", c.us[WAIT_LAYER], 0);
+	free(keys);
+}
+
+/* ---- idle ---- */
+
+struct tasks {
+	int n;
+	long tid[256];
+	uint64_t cpu_ns, switches;
+};
+
+static void task_read(long tid, struct tasks *t)
+{
+	char path[64], line[128];
+	unsigned long long v;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%ld/schedstat", tid);
+	f = fopen(path, "r");
+	if (f && fscanf(f, "%llu", &v) == 1)
+		t->cpu_ns += v;
+	if (f)
+		fclose(f);
+	snprintf(path, sizeof(path), "/proc/self/task/%ld/status", tid);
+	f = fopen(path, "r");
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "voluntary_ctxt_switches: %llu", &v) == 1 || sscanf(line, "nonvoluntary_ctxt_switches: %llu", &v) == 1)
+			t->switches += v;
+	if (f)
+		fclose(f);
+}
+
+/* Threads of this process that are not in `without`. */
+static void tasks_read(struct tasks *t, const struct tasks *without)
+{
+	DIR *d = opendir("/proc/self/task");
+	struct dirent *e;
+
+	memset(t, 0, sizeof(*t));
+	while (d && (e = readdir(d))) {
+		long tid = atol(e->d_name);
+		int known = tid == 0;
+
+		for (int i = 0; without && i < without->n; i++)
+			known |= without->tid[i] == tid;
+		if (known || t->n == 256)
+			continue;
+		t->tid[t->n++] = tid;
+		task_read(tid, t);
+	}
+	if (d)
+		closedir(d);
+}
+
+static void idle(void)
+{
+	char path[512];
+	struct bench_shape s = {.path = path, .pool_bytes = 256u << 20, .layers = 4, .objects = 2, .object_bytes = 32 << 10};
+	struct bench_row cpu = {.name = "idle lane: CPU in 5 s", .unit = "us", .sense = BENCH_AT_MOST};
+	struct bench_row switches = {.name = "idle lane: context switches in 5 s", .unit = "", .sense = BENCH_AT_MOST};
+	struct tasks before, start, end;
+	struct tutti_key keys[64];
+	struct bench_cost c;
+	struct bench_rig r;
+	size_t n;
+
+	snprintf(path, sizeof(path), "%s/bench.pool", bench_opts.dir);
+	s.blocks = 64;
+	s.no_lane = 1;
+	bench_rig_open(&r, &s);
+	tasks_read(&before, NULL); /* the store's threads are not the lane's */
+	r.lane = bench_lane(&r, TUTTI_CTRL_AUTO);
+	bench_keys(&r, 1, 64, keys);
+	bench_fill(&r, keys, 64);
+	bench_store(&r, r.lane, keys, 64, &n, &c);
+	bench_retrieve(&r, keys, 64, &n, &c);
+	sleep(1);
+	tasks_read(&start, &before);
+	sleep(5);
+	tasks_read(&end, &before);
+	cpu.value = (double)(end.cpu_ns - start.cpu_ns) / 1e3;
+	switches.value = (double)(end.switches - start.switches);
+	snprintf(cpu.note, sizeof(cpu.note), "%d threads, a second after their last I/O", end.n);
+	bench_row_add(&cpu);
+	bench_row_add(&switches);
+	bench_rig_close(&r);
+	unlink(path);
+}
+
+void bench_caller(void)
+{
+	char path[512];
+	struct bench_shape s = {.path = path, .layers = LAYERS, .objects = 1, .object_bytes = 4096, .blocks = BLOCKS_MAX};
+	struct bench_rig r;
+
+	snprintf(path, sizeof(path), "%s/bench.pool", bench_opts.dir);
+	s.pool_bytes = 8ull << 30;
+	s.controller = TUTTI_CTRL_NULL;
+	s.prewrite = TUTTI_PREWRITE_NONE;
+	s.one_layer = 1;
+	bench_rig_open(&r, &s);
+	calls(&r);
+	bench_rig_close(&r);
+	unlink(path);
+	idle();
+}

@@ -20,7 +20,7 @@ static void usage(void)
 {
 	fprintf(stderr,
 	        "usage: tutti-bench [-d FOLDER] [-D DEVICE,DEVICE] [-l LABEL] [-j JSON] [-t FILE] [-s SECONDS] [-p POOL] "
-	        "[-r ROUND] [-n] [GROUP...]\n"
+	        "[-r ROUND] [-n] [-a AHEAD] [GROUP...]\n"
 	        "  -d  where pools and fio's file go (a folder on the disk to be measured)\n"
 	        "  -D  two free block devices instead: what they hold is lost\n"
 	        "  -l  put before the rows' names\n"
@@ -28,6 +28,7 @@ static void usage(void)
 	        "  -t  take rows of another program: lines of \"name value unit\"\n"
 	        "  -s  seconds a row may take (360)\n"
 	        "  -p  size of the pool (6G), -r  bytes of a turn (512M); -n  without fio: for a profiler\n"
+	        "  -a  segments written ahead of use (0: the default; -1: none)\n"
 	        "groups: disk caller index reopen; none: no group, only -t\n");
 	exit(2);
 }
@@ -45,7 +46,7 @@ int main(int argc, char **argv)
 {
 	int c, failed;
 
-	while ((c = getopt(argc, argv, "d:D:l:j:t:s:p:r:n")) != -1) {
+	while ((c = getopt(argc, argv, "d:D:l:j:t:s:p:r:na:")) != -1) {
 		switch (c) {
 		case 'd':
 			bench_opts.dir = optarg;
@@ -73,6 +74,9 @@ int main(int argc, char **argv)
 			break;
 		case 'n':
 			bench_opts.no_fio = 1;
+			break;
+		case 'a':
+			bench_opts.prewrite_ahead = atoi(optarg);
 			break;
 		default:
 			usage();

@@ -100,6 +100,7 @@ void bench_rig_open(struct bench_rig *r, const struct bench_shape *shape)
 	f.overwrite = 1;
 	if (!shape->keep)
 		bench_need(tutti_format(&f), "format");
+	s.prewrite_ahead = bench_opts.prewrite_ahead;
 	if (shape->prewrite == TUTTI_PREWRITE_NONE)
 		s.prewrite_ahead = -1;
 	bench_need(tutti_store_open(&s, &r->store), "store");
