@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCKS 4u /* at a time */
+#define BLOCKS 4u /* transferred at a time */
+#define BATCH 32u  /* blocks of the index taken in at a time */
 
 /* A stream being written or read. */
 struct stream {
@@ -335,12 +336,23 @@ static int get_blocks(struct stream *t, struct store_ns *ns, uint64_t n)
 
 	if (!order)
 		return err_set(-ENOMEM, "no memory to read the checkpoint");
-	for (uint64_t i = 0; !r && i < n; i++) {
-		struct wire_checkpoint_block b;
+	for (uint64_t i = 0; !r && i < n; i += BATCH) {
+		struct wire_checkpoint_block b[BATCH];
+		uint64_t here = n - i < BATCH ? n - i : BATCH;
 
-		get(t, &b, sizeof(b));
-		r = t->result ? t->result : place(ns, &b);
-		order[i] = b.slot;
+		/* The table's lines of a batch are fetched together: they are where an insert waits. */
+		get(t, b, here * sizeof(*b));
+		r = t->result;
+		for (uint64_t k = 0; !r && k < here; k++) {
+			struct tutti_key key;
+
+			memcpy(key.b, b[k].key, sizeof(key.b));
+			store_index_prefetch(ns, &key);
+		}
+		for (uint64_t k = 0; !r && k < here; k++) {
+			r = place(ns, &b[k]);
+			order[i + k] = b[k].slot;
+		}
 	}
 	for (uint64_t i = 0; !r && i < n; i++)
 		r = find_depth(ns, order[i], n);

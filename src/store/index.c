@@ -73,6 +73,11 @@ void store_index_remove(struct store_ns *ns, uint32_t slot)
 	ns->table[hole].slot = 0;
 }
 
+void store_index_prefetch(const struct store_ns *ns, const struct tutti_key *key)
+{
+	__builtin_prefetch(&ns->table[home(ns, key_tag(key))], 1);
+}
+
 /* First entry with the tag: almost always the key's, and compared later. */
 static uint32_t candidate(const struct store_ns *ns, uint32_t tag, uint64_t at)
 {

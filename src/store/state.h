@@ -205,6 +205,7 @@ void store_ns_forget(struct store_ns *ns);
 
 /* index.c: the table. */
 uint32_t store_index_find(const struct store_ns *ns, const struct tutti_key *key);
+void store_index_prefetch(const struct store_ns *ns, const struct tutti_key *key);
 void store_index_insert(struct store_ns *ns, uint32_t slot);
 void store_index_remove(struct store_ns *ns, uint32_t slot);
 /* Length of the longest prefix of keys that is committed; *last: its last slot. Marks the segments as used. */
