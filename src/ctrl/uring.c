@@ -26,7 +26,7 @@
 #define BUFS_MAX 4096u
 #define BOUNCES 8u
 #define QUEUED_MAX 32u
-#define GATHER_NS 150000u /* how long completions may wait for company */
+#define GATHER_NS 1000000u /* how long completions may wait for company */
 #define SLICE_NS 100000u  /* waits without the futex request */
 
 struct bounce {
@@ -78,20 +78,17 @@ static void finish(struct uring *u, struct ctrl_io *io, uint32_t status)
 
 static void prep_rw(struct uring *u, struct ctrl_io *io, struct io_uring_sqe *s, int fd)
 {
+	static const uint8_t one[2][2] = {{IORING_OP_READ, IORING_OP_WRITE}, {IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED}};
+	static const uint8_t many[2][2] = {{IORING_OP_READV, IORING_OP_WRITEV}, {OP_READV_FIXED, OP_WRITEV_FIXED}};
 	int write = io->opcode == NVME_CMD_WRITE;
 	uint64_t at = io->offset_bytes + io->done_bytes;
 	int fixed = u->bufs_fixed && io->buf >= 0 && !io->priv && (io->n_rest == 1 || u->vec_fixed);
 	const struct iovec *v = io->rest;
 
-	if (io->n_rest == 1) {
-		int op = fixed ? write ? IORING_OP_WRITE_FIXED : IORING_OP_READ_FIXED : write ? IORING_OP_WRITE : IORING_OP_READ;
-
-		io_uring_prep_rw(op, s, fd, v->iov_base, (unsigned)v->iov_len, at);
-	} else {
-		int op = fixed ? write ? OP_WRITEV_FIXED : OP_READV_FIXED : write ? IORING_OP_WRITEV : IORING_OP_READV;
-
-		io_uring_prep_rw(op, s, fd, v, io->n_rest, at);
-	}
+	if (io->n_rest == 1)
+		io_uring_prep_rw(one[fixed][write], s, fd, v->iov_base, (unsigned)v->iov_len, at);
+	else
+		io_uring_prep_rw(many[fixed][write], s, fd, v, io->n_rest, at);
 	if (fixed) {
 		s->buf_index = (uint16_t)io->buf;
 		ctrl_count(&u->counters->fixed_ios, 1);
@@ -229,7 +226,8 @@ static uint32_t uring_reap(void *self, struct ctrl_io **done, uint32_t max)
 		if (!u->finished)
 			u->finished_end = &u->finished;
 	}
-	io_uring_for_each_cqe(&u->ring, head, c) {
+	io_uring_for_each_cqe(&u->ring, head, c)
+	{
 		if (n == max)
 			break;
 		seen++;
@@ -261,7 +259,7 @@ static void uring_wait(void *self, struct port_parker *parker, uint64_t deadline
 	uint64_t now_ns = port_now_ns(), ns = deadline_ns > now_ns ? deadline_ns - now_ns : deadline_ns ? 1 : 0;
 	struct __kernel_timespec t;
 	struct io_uring_cqe *c;
-	uint32_t want = u->inflight / 8;
+	uint32_t want = u->inflight / 4;
 
 	if (u->finished)
 		return;
@@ -269,17 +267,19 @@ static void uring_wait(void *self, struct port_parker *parker, uint64_t deadline
 		port_park_wait(parker, deadline_ns);
 		return;
 	}
-	if (u->futex_op)
+	/*
+	 * A deep queue: a quarter of it may complete before the thread wakes, once for all; the disk has enough to do
+	 * meanwhile, so doorbells can wait too and need no system call.
+	 */
+	want = u->rushed || want < 2 ? 1 : want > 16 ? 16 : want;
+	if (want > 1) {
+		port_park_cancel(parker);
+		ns = ns && ns < GATHER_NS ? ns : GATHER_NS;
+	} else if (u->futex_op) {
 		arm(u, parker);
-	else if (!ns || ns > SLICE_NS)
-		ns = SLICE_NS;
-	/* Deep queues: let some completions gather, so that the thread wakes once for all of them. */
-	if (u->rushed || want < 2)
-		want = 1;
-	else if (want > 16)
-		want = 16;
-	if (want > 1 && (!ns || ns > GATHER_NS))
-		ns = GATHER_NS;
+	} else {
+		ns = ns && ns < SLICE_NS ? ns : SLICE_NS;
+	}
 	t.tv_sec = (long long)(ns / 1000000000u);
 	t.tv_nsec = (long long)(ns % 1000000000u);
 	ctrl_count(&u->counters->syscalls, 1);
@@ -339,12 +339,13 @@ static void warn_unregistered(uint64_t bytes, int rc)
 
 	getrlimit(RLIMIT_MEMLOCK, &r);
 	if (rc == -ENOMEM || rc == -EPERM)
-		log_warn("memory of %llu bytes is not registered with io_uring: the memlock limit is %llu KiB; more CPU per byte. "
+		log_warn("memory of %llu bytes is not registered with io_uring: the memlock limit is %llu KiB; more "
+		         "CPU per byte. "
 		         "Mend: ulimit -l unlimited (or LimitMEMLOCK=infinity in the service's unit)",
 		         (unsigned long long)bytes, (unsigned long long)r.rlim_cur >> 10);
 	else
-		log_warn("memory of %llu bytes is not registered with io_uring (%s); more CPU per byte", (unsigned long long)bytes,
-		         err_name(rc));
+		log_warn("memory of %llu bytes is not registered with io_uring (%s); more CPU per byte",
+		         (unsigned long long)bytes, err_name(rc));
 }
 
 static void uring_mem_map(void *self, void *va, uint64_t bytes, int32_t *buf)
@@ -386,7 +387,8 @@ static void uring_mem_unmap(void *self, void *va, uint64_t bytes, int32_t buf)
 
 static int ring_open(struct uring *u, uint32_t entries)
 {
-	static const unsigned flags[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_COOP_TASKRUN, 0};
+	static const unsigned flags[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
+	                                 IORING_SETUP_COOP_TASKRUN, 0};
 	int rc = -EINVAL;
 
 	for (uint32_t i = 0; i < 3 && rc == -EINVAL; i++) {
@@ -395,10 +397,13 @@ static int ring_open(struct uring *u, uint32_t entries)
 		rc = io_uring_queue_init_params(entries, &u->ring, &p);
 	}
 	if (rc == -EPERM || rc == -EACCES)
-		return err_set(rc, "io_uring is forbidden here; allow it (sysctl kernel.io_uring_disabled=0, or the container's "
+		return err_set(
+		    rc, "io_uring is forbidden here; allow it (sysctl kernel.io_uring_disabled=0, or the container's "
 		               "seccomp profile)");
 	if (rc == -ENOSYS)
 		return err_set(rc, "this kernel has no io_uring; Linux 5.11 or newer is needed");
+	if (rc == -ENOMEM)
+		return err_set(rc, "no memory for io_uring's rings: the memlock limit is too low; raise it (ulimit -l 8192)");
 	if (rc)
 		return err_set(rc, "io_uring can't be set up: %s", err_name(rc));
 	return 0;
@@ -410,7 +415,8 @@ static void ring_probe(struct uring *u)
 	int fds[CTRL_NS_MAX];
 
 	if (p) {
-		u->vec_fixed = io_uring_opcode_supported(p, OP_READV_FIXED) && io_uring_opcode_supported(p, OP_WRITEV_FIXED);
+		u->vec_fixed =
+		    io_uring_opcode_supported(p, OP_READV_FIXED) && io_uring_opcode_supported(p, OP_WRITEV_FIXED);
 		u->futex_op = io_uring_opcode_supported(p, OP_FUTEX_WAIT);
 		io_uring_free_probe(p);
 	}
@@ -464,7 +470,8 @@ static void uring_close(void *self)
 {
 	struct uring *u = self;
 
-	/* The kernel frees a ring some time later; files and pages are let go now, so that a file system can be unmounted. */
+	/* The kernel frees a ring some time later; files and pages are let go now, so that a file system can be
+	 * unmounted. */
 	if (u->files_fixed)
 		io_uring_unregister_files(&u->ring);
 	if (u->bufs_fixed)
