@@ -22,7 +22,8 @@ struct ctrl; /* each controller's own */
 struct ctrl_ns_info {
 	uint64_t capacity_bytes;
 	uint32_t lba_bytes;
-	uint32_t mem_align_bytes;      /* alignment of data addresses that the fast path needs (statx dio_mem_align, else lba) */
+	uint32_t
+	    mem_align_bytes; /* alignment of data addresses that the fast path needs (statx dio_mem_align, else lba) */
 	uint32_t preferred_io_bytes;   /* 128 to 512 KiB */
 	int direct;                    /* 0: the file system has no O_DIRECT; I/O goes through the page cache */
 };
@@ -90,10 +91,11 @@ struct ctrl_ops {
 	int (*qp_delete)(struct ctrl *c, struct dev_qp *qp, uint64_t deadline_ns);
 	/*
 	 * Makes memory reachable for data transfers and lists. dma_addr (may be NULL) is what device code must put into
-	 * descriptors. The virtual controller registers it with io_uring where that is possible; where it is not (memlock
-	 * limit, memory that can't be pinned) the call still returns 0, *registered (may be NULL) says 0, and a warning in the
-	 * log says how to mend it. Commands that name other memory end with status 0x04. -EEXIST: overlaps a mapped region;
-	 * -ENOSPC: too many regions; -EINVAL. Pinning many GB takes seconds, in which the controller answers nothing.
+	 * descriptors. The virtual controller registers it with io_uring where that is possible; where it is not
+	 * (memlock limit, memory that can't be pinned) the call still returns 0, *registered (may be NULL) says 0, and
+	 * a warning in the log says how to mend it. Commands that name other memory end with status 0x04. -EEXIST:
+	 * overlaps a mapped region; -ENOSPC: too many regions; -EINVAL. Pinning many GB takes seconds, in which the
+	 * controller answers nothing.
 	 */
 	int (*mem_map)(struct ctrl *c, void *va, uint64_t bytes, uint64_t *dma_addr, int *registered);
 	/* Exactly what was mapped. -EBUSY: a command in flight uses it; -ENOENT: not mapped so. */

@@ -138,7 +138,8 @@ static uint32_t walk_prp_list(struct walk *w, uint64_t list)
 			if (entry % PAGE)
 				return NVME_SC_PRP_OFFSET;
 			if (i == n - 1 && w->left > PAGE) {
-				/* Page aligned from here on: each further list describes 511 pages, so the walk ends. */
+				/* Page aligned from here on: each further list describes 511 pages, so the walk ends.
+				 */
 				list = entry;
 				break;
 			}

@@ -26,7 +26,8 @@ struct ctrl_regions {
 int ctrl_regions_add(struct ctrl_regions *t, uint64_t va, uint64_t bytes, int32_t buf);
 /* -ENOENT; *buf is what was given to add. */
 int ctrl_regions_remove(struct ctrl_regions *t, uint64_t va, uint64_t bytes, int32_t *buf);
-/* 1: all bytes are mapped. *piece is the registered piece that holds them all, or -1. Neighbouring regions count as one. */
+/* 1: all bytes are mapped. *piece is the registered piece that holds them all, or -1. Neighbouring regions count as
+ * one. */
 int ctrl_regions_cover(struct ctrl_regions *t, uint64_t addr, uint64_t bytes, int32_t *piece);
 
 struct ctrl_decoder {

@@ -110,7 +110,8 @@ static void step(struct model_time *t)
 		if (t->moving[d].head && (!t->left[d] || !rate(t, d))) {
 			struct model_time_cmd *cmd = pop(&t->moving[d]);
 
-			cmd->finish_ns = t->now_ns + (d == MODEL_READ ? t->model.read_latency_ns : t->model.write_latency_ns);
+			cmd->finish_ns =
+			    t->now_ns + (d == MODEL_READ ? t->model.read_latency_ns : t->model.write_latency_ns);
 			push(&t->landing[d], cmd);
 			load(t, d);
 		}

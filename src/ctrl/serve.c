@@ -18,7 +18,10 @@
 #define NAP_MAX_NS 1000000u
 #define WAIT_MAX_NS 1000000000u
 
-static uint32_t distance(uint32_t from, uint32_t to, uint32_t depth) { return to >= from ? to - from : to + depth - from; }
+static uint32_t distance(uint32_t from, uint32_t to, uint32_t depth)
+{
+	return to >= from ? to - from : to + depth - from;
+}
 
 /* ---- completion ---- */
 
@@ -114,10 +117,11 @@ static uint32_t room(struct soft_qp *q, uint32_t want)
 
 		if (n >= want || again)
 			return n < want ? n : want;
-		/* Orders the submitter's reads of the entries before we write them again (pairs with dev_qp_release). */
+		/* Orders the submitter's reads of the entries before our next writes (pairs with dev_qp_release). */
 		head = port_load_acquire32(q->cq_doorbell);
 		/* A head that is no place between the last one and the tail is nonsense: not believed. */
-		if (head < q->depth && distance(q->cq_head, head, q->depth) <= distance(q->cq_head, q->cq_tail, q->depth))
+		if (head < q->depth &&
+		    distance(q->cq_head, head, q->depth) <= distance(q->cq_head, q->cq_tail, q->depth))
 			q->cq_head = head;
 	}
 }
@@ -333,7 +337,8 @@ static void serve_loop(struct ctrl *c)
 		}
 		for (uint32_t i = 0; i < c->n_active; i++)
 			work += fetch(c, c->active[i]);
-		if (c->inflight)
+		/* Also with nothing in flight: what woke the backend's wait must be taken, or it wakes it again. */
+		if (!c->ops->instant)
 			work += reap(c);
 		if (work) {
 			c->idle_since_ns = 0;

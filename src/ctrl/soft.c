@@ -48,7 +48,8 @@ static int await_answer(struct ctrl *c, uint64_t deadline_ns)
 static int ask(struct ctrl *c, enum soft_request request, uint64_t deadline_ns)
 {
 	if (c->broken)
-		return err_set(-EIO, "%s controller: its service thread stopped answering before; close it", c->info.model);
+		return err_set(-EIO, "%s controller: its service thread stopped answering before; close it",
+		               c->info.model);
 	c->mail.request = request;
 	port_store_wake32(&c->mail.state, SOFT_MAIL_POSTED, &c->parker);
 	return await_answer(c, deadline_ns);
@@ -63,8 +64,8 @@ static int check_opts(const struct ctrl_opts *o)
 	if (o->depth_max > CTRL_IO_DEPTH_MAX)
 		return err_set(-EINVAL, "controller: I/O depth %u; at most %u", o->depth_max, CTRL_IO_DEPTH_MAX);
 	if (o->mdts_bytes % 4096 || o->mdts_bytes > CTRL_MDTS_MAX)
-		return err_set(-EINVAL, "controller: largest transfer %u; a multiple of 4096, at most %u", o->mdts_bytes,
-		               CTRL_MDTS_MAX);
+		return err_set(-EINVAL, "controller: largest transfer %u; a multiple of 4096, at most %u",
+		               o->mdts_bytes, CTRL_MDTS_MAX);
 	if (o->lba_bytes && o->lba_bytes != 512 && o->lba_bytes != 4096)
 		return err_set(-EINVAL, "controller: LBA size %u; 512 or 4096", o->lba_bytes);
 	return 0;
@@ -133,8 +134,8 @@ int ctrl_soft_open(const struct ctrl_opts *opts, const struct ctrl_io_ops *ops, 
 	rc = pthread_create(&c->thread, NULL, soft_serve, c);
 	if (rc) {
 		release(c);
-		return err_set(-rc, "%s controller: no service thread: %s; check the limit of processes (ulimit -u)", ops->model,
-		               err_name(-rc));
+		return err_set(-rc, "%s controller: no service thread: %s; check the limit of processes (ulimit -u)",
+		               ops->model, err_name(-rc));
 	}
 	/* Opening may be slow (a device that wakes up), but it does end: the thread owns c until then. */
 	wait_word(c, &c->mail.state, SOFT_MAIL_ANSWERED, 0);
@@ -230,7 +231,8 @@ int ctrl_soft_qp_create(struct ctrl *c, uint32_t depth, struct port_parker *cq_p
 			break;
 		}
 	if (!q)
-		return err_set(-ENOSPC, "queue pair: all %u of the %s controller are in use", CTRL_QPS_MAX, c->info.model);
+		return err_set(-ENOSPC, "queue pair: all %u of the %s controller are in use", CTRL_QPS_MAX,
+		               c->info.model);
 	rc = queue_memory(q, depth);
 	if (rc)
 		return rc;
@@ -269,8 +271,10 @@ int ctrl_soft_qp_delete(struct ctrl *c, struct dev_qp *qp, uint64_t deadline_ns)
 		q->deleting = 1;
 	}
 	if (wait_word(c, &q->gone, 1, deadline_ns))
-		return err_set(-ETIMEDOUT, "queue pair %u of the %s controller: commands are still in flight at the deadline; "
-		               "their memory must stay", qp->id, c->info.model);
+		return err_set(-ETIMEDOUT,
+		               "queue pair %u of the %s controller: commands are still in flight at the deadline; "
+		               "their memory must stay",
+		               qp->id, c->info.model);
 	queue_free(q);
 	memset(qp, 0, sizeof(*qp));
 	return 0;
@@ -290,7 +294,8 @@ int ctrl_soft_mem_map(struct ctrl *c, void *va, uint64_t bytes, uint64_t *dma_ad
 	int rc = ask_memory(c, SOFT_MAP, va, bytes);
 
 	if (rc == -EEXIST)
-		return err_set(rc, "memory at %p, %llu bytes: overlaps memory that is mapped already", va, (unsigned long long)bytes);
+		return err_set(rc, "memory at %p, %llu bytes: overlaps memory that is mapped already", va,
+		               (unsigned long long)bytes);
 	if (rc == -ENOSPC)
 		return err_set(rc, "memory at %p: %u regions are mapped, the most possible; map fewer, larger ones", va,
 		               CTRL_REGIONS_MAX);

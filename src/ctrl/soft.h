@@ -54,12 +54,13 @@ struct ctrl_io {
 
 struct ctrl_io_ops {
 	const char *model; /* for ctrl_info */
-	int instant;       /* 1: every checked command is done at once with status 0; submit and the rest are not called */
+	int instant;       /* 1: every checked command is done at once with status 0; only open and close are called */
 	/*
 	 * Opens the targets. Fills info's n_ns, ns[] and volatile_cache; the front fills the rest. counters are the
 	 * backend's to add to with ctrl_count: syscalls, fixed_ios, bounced, resumed. 0 or -errno with a message.
 	 */
-	int (*open)(void *arg, const struct ctrl_opts *opts, struct ctrl_counters *counters, struct ctrl_info *info, void **self);
+	int (*open)(void *arg, const struct ctrl_opts *opts, struct ctrl_counters *counters, struct ctrl_info *info,
+	            void **self);
 	/* Frees everything. Called with nothing in flight, or (after a deadline) with I/O that never came back. */
 	void (*close)(void *self);
 	/* Takes io; at most depth_max at once. May only queue it until the next wait. */

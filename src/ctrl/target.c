@@ -46,7 +46,8 @@ static int dio_ask(int fd, uint32_t *mem, uint32_t *offset)
 	struct dio_statx sx;
 
 	memset(&sx, 0, sizeof(sx));
-	if (syscall(SYS_statx, fd, "", 0x1000 /* AT_EMPTY_PATH */, DIO_STATX_MASK, &sx) < 0 || !(sx.mask & DIO_STATX_MASK))
+	if (syscall(SYS_statx, fd, "", 0x1000 /* AT_EMPTY_PATH */, DIO_STATX_MASK, &sx) < 0 ||
+	    !(sx.mask & DIO_STATX_MASK))
 		return 0;
 	*mem = sx.dio_mem_align;
 	*offset = sx.dio_offset_align;
@@ -99,14 +100,14 @@ static int open_any(const struct ctrl_target *t, int want_direct, struct ctrl_fi
 		f->own = 0;
 		f->direct = fcntl(t->fd, F_GETFL) & O_DIRECT ? 1 : 0;
 		if (want_direct && !f->direct)
-			log_warn("%s: can't be reopened with O_DIRECT (%s); I/O goes through the page cache", name_of(t),
-			         err_name(-failed));
+			log_warn("%s: can't be reopened with O_DIRECT (%s); I/O goes through the page cache",
+			         name_of(t), err_name(-failed));
 		return 0;
 	}
 	if (f->fd >= 0)
 		return 0;
-	return err_set(-failed, "%s: can't be opened for %s: %s", name_of(t), t->read_only ? "reading" : "reading and writing",
-	               err_name(-failed));
+	return err_set(-failed, "%s: can't be opened for %s: %s", name_of(t),
+	               t->read_only ? "reading" : "reading and writing", err_name(-failed));
 }
 
 /* Turns direct off where it does not work after all; learns the alignments. */
@@ -174,8 +175,8 @@ int ctrl_file_open(const struct ctrl_target *t, uint32_t lba_bytes, int want_dir
 	smallest = f.ns.lba_bytes > f.offset_align ? f.ns.lba_bytes : f.offset_align;
 	if (lba_bytes && lba_bytes < smallest) {
 		ctrl_file_close(&f);
-		return err_set(-EINVAL, "%s: LBA size %u is smaller than the %u that it can do; use %u", name_of(t), lba_bytes,
-		               smallest, smallest);
+		return err_set(-EINVAL, "%s: LBA size %u is smaller than the %u that it can do; use %u", name_of(t),
+		               lba_bytes, smallest, smallest);
 	}
 	f.ns.lba_bytes = lba_bytes ? lba_bytes : smallest;
 	if (f.ns.lba_bytes & (f.ns.lba_bytes - 1)) {

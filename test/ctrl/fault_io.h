@@ -34,14 +34,14 @@
 enum fault_ops { FAULT_READ = 1, FAULT_WRITE = 2, FAULT_FLUSH = 4 };
 
 enum fault_kind {
-	FAULT_ERROR = 1, /* ends with errno `value`; nothing is moved. EINTR and EAGAIN are tried again, as with a kernel */
+	FAULT_ERROR = 1, /* ends with errno `value`; moves nothing. EINTR and EAGAIN are tried again, as with a kernel */
 	FAULT_SHORT,     /* moves at most `value` bytes of it (the rest is a further I/O) */
 	FAULT_DELAY,     /* carried out, but completes `value` ns later */
 	FAULT_REORDER,   /* carried out, but completes after `value` I/Os that came later; after 5 ms at the latest */
 	FAULT_HANG,      /* carried out, never completes; a cancel ends it */
 	FAULT_STUCK,     /* likewise, but a cancel does not help: only fault_io_release */
 	FAULT_STOP,      /* this and all later I/O do nothing and never complete; cancels work */
-	FAULT_DEAD,      /* this and all later I/O do nothing and end with EIO at once: a power loss that tests don't wait for */
+	FAULT_DEAD,      /* this and all later I/O do nothing and end with EIO at once: a power loss without waiting */
 	FAULT_TORN,      /* a write of which only the first `value` bytes reach the file; then as FAULT_DEAD */
 	FAULT_KILL,      /* the first `value` bytes reach the file, then the process gets SIGKILL */
 	FAULT_FLIP,      /* the read succeeds, with bit `value` of its bytes turned over */

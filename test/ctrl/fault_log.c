@@ -39,7 +39,8 @@ uint64_t fault_log_write(struct fault_io *f, uint32_t file, const struct ctrl_io
 	if (!data)
 		abort();
 	e = append(log);
-	e->e = (struct fault_event){.file = file, .offset_bytes = io->offset_bytes + io->done_bytes, .bytes = n, .data = data};
+	e->e = (struct fault_event){
+	    .file = file, .offset_bytes = io->offset_bytes + io->done_bytes, .bytes = n, .data = data};
 	e->done_at = EVENT_NONE;
 	e->fua = io->fua;
 	log->bytes += n;
@@ -199,7 +200,8 @@ void fault_io_log_reset(struct fault_io *f)
 
 int fault_io_copy(const char *from, const char *to)
 {
-	int in = open(from, O_RDONLY | O_CLOEXEC), out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), rc = 0;
+	int in = open(from, O_RDONLY | O_CLOEXEC), out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600),
+	    rc = 0;
 	static _Thread_local char block[1 << 16];
 	struct stat st;
 
@@ -211,7 +213,8 @@ int fault_io_copy(const char *from, const char *to)
 		if (data < 0)
 			break; /* only a hole is left */
 		for (at = data; !rc && at < end;) {
-			ssize_t n = pread(in, block, end - at < (off_t)sizeof(block) ? (size_t)(end - at) : sizeof(block), at);
+			ssize_t n =
+			    pread(in, block, end - at < (off_t)sizeof(block) ? (size_t)(end - at) : sizeof(block), at);
 
 			if (n <= 0 || pwrite(out, block, (size_t)n, at) != n)
 				rc = n < 0 ? -errno : -EIO;

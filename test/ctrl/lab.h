@@ -130,7 +130,8 @@ static inline struct nvme_cqe lab_wait(struct lab *l)
 }
 
 /* A read or write of bytes at offset with one SGL data block at addr. */
-static inline struct nvme_sqe lab_sqe(const struct lab *l, int opcode, uint32_t nsid, uint64_t offset, void *addr, uint32_t bytes)
+static inline struct nvme_sqe lab_sqe(const struct lab *l, int opcode, uint32_t nsid, uint64_t offset, void *addr,
+                                      uint32_t bytes)
 {
 	uint32_t lba = l->info.ns[nsid - 1].lba_bytes;
 	struct nvme_sqe e = {.opcode = (uint8_t)opcode, .nsid = nsid};

@@ -34,7 +34,8 @@ static void set_up(void)
 	info = (struct ctrl_info){.n_ns = 2, .mdts_bytes = MDTS, .sgl_max = 512};
 	info.ns[0] = (struct ctrl_ns_info){.capacity_bytes = 1 << 30, .lba_bytes = 512};
 	info.ns[1] = (struct ctrl_ns_info){.capacity_bytes = 1 << 30, .lba_bytes = 4096};
-	decoder = (struct ctrl_decoder){.regions = regions, .info = &info, .iov_max = 512, .lba_shift = {9, 12}, .read_only = {0, 1}};
+	decoder = (struct ctrl_decoder){
+	    .regions = regions, .info = &info, .iov_max = 512, .lba_shift = {9, 12}, .read_only = {0, 1}};
 	io.iov = iov;
 }
 
@@ -141,7 +142,8 @@ static void sgl_random(void)
 
 	set_up();
 	for (int round = 0; round < 20000; round++) {
-		uint32_t bytes = 512 * (uint32_t)(1 + check_random(&seed) % (check_random(&seed) % 8 ? 16 : MDTS / 512));
+		uint32_t bytes =
+		    512 * (uint32_t)(1 + check_random(&seed) % (check_random(&seed) % 8 ? 16 : MDTS / 512));
 		struct nvme_sqe e = rw(1, 512 * (check_random(&seed) % 1000), bytes, 1);
 		uint32_t n;
 

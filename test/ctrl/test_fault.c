@@ -1,4 +1,4 @@
-/* test_fault.c - the front over a backend that fails: results, retries, order, hanging, deletion; and the log's replay. */
+/* test_fault.c - the front over a backend that fails: results, retries, order, hanging, deletion; the log's replay. */
 #include "ctrl/fault_io.h"
 #include "ctrl/lab.h"
 
@@ -48,10 +48,10 @@ static void errors_become_statuses(void)
 		int error;
 		uint32_t read, write;
 	} table[] = {
-		{EIO, NVME_SC_READ_ERROR, NVME_SC_WRITE_FAULT},   {ENODATA, NVME_SC_READ_ERROR, NVME_SC_WRITE_FAULT},
-		{ENOSPC, NVME_SC_CAPACITY, NVME_SC_CAPACITY},     {EDQUOT, NVME_SC_CAPACITY, NVME_SC_CAPACITY},
-		{EFBIG, NVME_SC_CAPACITY, NVME_SC_CAPACITY},      {EFAULT, NVME_SC_DATA_TRANSFER, NVME_SC_DATA_TRANSFER},
-		{ENOMEM, NVME_SC_INTERNAL, NVME_SC_INTERNAL},     {EROFS, NVME_SC_READ_ERROR, CTRL_SC_READ_ONLY},
+		{EIO, NVME_SC_READ_ERROR, NVME_SC_WRITE_FAULT},  {ENODATA, NVME_SC_READ_ERROR, NVME_SC_WRITE_FAULT},
+		{ENOSPC, NVME_SC_CAPACITY, NVME_SC_CAPACITY},    {EDQUOT, NVME_SC_CAPACITY, NVME_SC_CAPACITY},
+		{EFBIG, NVME_SC_CAPACITY, NVME_SC_CAPACITY},     {EFAULT, NVME_SC_DATA_TRANSFER, NVME_SC_DATA_TRANSFER},
+		{ENOMEM, NVME_SC_INTERNAL, NVME_SC_INTERNAL},    {EROFS, NVME_SC_READ_ERROR, CTRL_SC_READ_ONLY},
 	};
 	struct rig r;
 
@@ -129,7 +129,8 @@ static void results_random(void)
 		}
 		ctrl_io_begin(&io);
 		do {
-			uint32_t n = (uint32_t)(check_random(&seed) % (io.bytes - done + 1)), moved = n == io.bytes - done ? n : n / align * align;
+			uint32_t n = (uint32_t)(check_random(&seed) % (io.bytes - done + 1)),
+			         moved = n == io.bytes - done ? n : n / align * align;
 
 			CHECK_EQ(io.done_bytes, done);
 			CHECK(io.rest->iov_base == memory + done);
@@ -290,7 +291,8 @@ static void replay_of_subsets(void)
 			int there = i < 3 || keep >> (i - 3) & 1;
 
 			CHECK_EQ(byte_of(image, 4096 * i), there ? 0x10 + i : (uint8_t)lab_pattern(4096 * i, 1));
-			CHECK_EQ(byte_of(image, 4096 * i + 4095), there ? 0x10 + i : (uint8_t)(lab_pattern(4096 * i + 4088, 1) >> 56));
+			CHECK_EQ(byte_of(image, 4096 * i + 4095),
+			         there ? 0x10 + i : (uint8_t)(lab_pattern(4096 * i + 4088, 1) >> 56));
 		}
 	}
 	/* Torn: only a part of the newest one. */

@@ -55,7 +55,7 @@ static void cq_never_overruns(const struct ctrl_ops *ops, const char *path)
 		e.cid = cid++;
 		dev_qp_post(&l.qp, &e);
 		dev_qp_ring(&l.qp);
-		usleep(3000);
+		usleep(3000); /* time to fetch them one by one */
 	}
 	usleep(200000); /* a slow disk has answered by now */
 	for (int i = 0; i < 7; i++) {
@@ -65,7 +65,7 @@ static void cq_never_overruns(const struct ctrl_ops *ops, const char *path)
 	}
 	CHECK_EQ(seen, 0x7f);
 	CHECK_EQ(dev_qp_poll(&l.qp, &c[7]), 0);
-	usleep(50000);
+	usleep(50000); /* time for a completion that must not come */
 	CHECK_EQ(dev_qp_poll(&l.qp, &c[7]), 0);
 	/* Room for three more: three more come, though nothing but the doorbell's memory says so. */
 	l.qp.head_rung = 3;
@@ -92,7 +92,7 @@ static void nonsense_in_doorbells(void)
 		port_store_wake32(l.qp.sq_doorbell, 16 + (uint32_t)(check_random(&seed) >> 33), l.qp.sq_parker);
 		port_store_release32(l.qp.cq_doorbell, (uint32_t)check_random(&seed) | 16);
 	}
-	usleep(10000);
+	usleep(10000); /* time to do something wrong */
 	CHECK_EQ(dev_qp_poll(&l.qp, &c), 0);
 	CHECK_EQ(lab_counters(&l).commands, 0);
 	CHECK_EQ(lab_rw(&l, NVME_CMD_READ, 1, 0, l.arena, 4096), 0);
@@ -101,7 +101,7 @@ static void nonsense_in_doorbells(void)
 	for (int i = 0; i < 15; i++)
 		dev_qp_post(&l.qp, &(struct nvme_sqe){.opcode = NVME_CMD_FLUSH, .nsid = 1});
 	dev_qp_ring(&l.qp);
-	usleep(20000);
+	usleep(20000); /* the same */
 	CHECK_EQ(lab_counters(&l).commands, 16);
 	lab_close(&l);
 }
@@ -207,12 +207,13 @@ static void *work(void *arg)
 		}
 		dev_qp_ring(&w->l.qp);
 		if (w->pause && got % 64 == 0)
-			usleep(200);
+			usleep(200); /* so that the controller parks */
 		if (!reap_one(&w->l, &c)) {
 			w->bad++;
 			break;
 		}
-		w->bad += NVME_CID(c.cid_status) != (uint16_t)got || NVME_STATUS(c.cid_status) != (got % 7 ? 0 : NVME_SC_INVALID_NS);
+		w->bad += NVME_CID(c.cid_status) != (uint16_t)got ||
+		          NVME_STATUS(c.cid_status) != (got % 7 ? 0 : NVME_SC_INVALID_NS);
 		got++;
 	}
 	return NULL;

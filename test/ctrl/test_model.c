@@ -51,7 +51,9 @@ static int close_to(uint64_t value, double want, double percent)
 
 static void bandwidth(void)
 {
-	struct ctrl_model cfg = {.read_bytes_per_s = 7000000000ull, .write_bytes_per_s = 3000000000ull, .read_latency_ns = 80000,
+	struct ctrl_model cfg = {.read_bytes_per_s = 7000000000ull,
+	                         .write_bytes_per_s = 3000000000ull,
+	                         .read_latency_ns = 80000,
 	                         .write_latency_ns = 15000};
 	static const uint32_t sizes[] = {4096, 32768, 131072, 1 << 20};
 	uint64_t moved[2];
@@ -73,7 +75,8 @@ static void bandwidth(void)
 static void latency(void)
 {
 	struct ctrl_model cfg = {.read_bytes_per_s = 1000000000, .read_latency_ns = 80000, .write_latency_ns = 20000};
-	struct model_time_cmd c = {.direction = MODEL_READ, .bytes = 4096}, w = {.direction = MODEL_WRITE, .bytes = 4096};
+	struct model_time_cmd c = {.direction = MODEL_READ, .bytes = 4096},
+	                      w = {.direction = MODEL_WRITE, .bytes = 4096};
 	uint64_t moved[2];
 
 	model_time_init(&m, &cfg, 500);
@@ -113,8 +116,11 @@ static void queue_depth(void)
 
 static void mixing(void)
 {
-	struct ctrl_model cfg = {.read_bytes_per_s = 6000000000ull, .write_bytes_per_s = 2000000000ull, .read_latency_ns = 50000,
-	                         .write_latency_ns = 10000, .mixed_percent = 60};
+	struct ctrl_model cfg = {.read_bytes_per_s = 6000000000ull,
+	                         .write_bytes_per_s = 2000000000ull,
+	                         .read_latency_ns = 50000,
+	                         .write_latency_ns = 10000,
+	                         .mixed_percent = 60};
 	uint64_t moved[2];
 
 	keep_busy(&cfg, 16, 16, 131072, moved);
@@ -129,8 +135,8 @@ static void mixing(void)
 	cfg.mixed_percent = 0;
 	keep_busy(&cfg, 16, 16, 131072, moved);
 	CHECK(close_to(moved[0], 6e9, 2));
-	/* Writes that fill half of the time slow reads half of the time: 1 - (1 - 0.6) * share. One write in flight moves for
-	 * 131072 / (0.6 * 2e9) s, then its latency passes in as much time. */
+	/* Writes that fill half of the time slow reads half of the time: 1 - (1 - 0.6) * share. One write in flight
+	 * moves for 131072 / (0.6 * 2e9) s, then its latency passes in as much time. */
 	cfg.mixed_percent = 60;
 	cfg.write_latency_ns = 109227;
 	keep_busy(&cfg, 16, 1, 131072, moved);
@@ -142,8 +148,12 @@ static void looking_changes_nothing(void)
 {
 	static uint64_t finish[2][2000];
 	static struct model_time_cmd all[2000];
-	struct ctrl_model cfg = {.read_bytes_per_s = 3000000000ull, .write_bytes_per_s = 1000000000, .read_latency_ns = 70000,
-	                         .write_latency_ns = 30000, .queue_depth = 16, .mixed_percent = 70};
+	struct ctrl_model cfg = {.read_bytes_per_s = 3000000000ull,
+	                         .write_bytes_per_s = 1000000000,
+	                         .read_latency_ns = 70000,
+	                         .write_latency_ns = 30000,
+	                         .queue_depth = 16,
+	                         .mixed_percent = 70};
 
 	for (int run = 0; run < 2; run++) {
 		uint64_t seed = 12, look = 99, now_ns = 0;
@@ -152,7 +162,8 @@ static void looking_changes_nothing(void)
 		model_time_init(&m, &cfg, 0);
 		for (uint32_t i = 0; i < 2000; i++) {
 			now_ns += check_random(&seed) % 60000;
-			all[i] = (struct model_time_cmd){.direction = check_random(&seed) % 2, .bytes = 4096 * (uint32_t)(check_random(&seed) % 64)};
+			all[i] = (struct model_time_cmd){.direction = check_random(&seed) % 2,
+			                                 .bytes = 4096 * (uint32_t)(check_random(&seed) % 64)};
 			for (int k = 0; run && k < 3; k++) {
 				uint64_t at = m.now_ns + (now_ns - m.now_ns) * (check_random(&look) % 100) / 100;
 

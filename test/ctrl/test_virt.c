@@ -37,7 +37,6 @@ static void reads_and_writes(void)
 	lab_close(&l);
 }
 
-
 /* O_DIRECT's alignment is the controller's business: any address and any cut of the memory gives the right bytes. */
 static void odd_memory(const char *dir)
 {
@@ -60,9 +59,11 @@ static void odd_memory(const char *dir)
 			uint32_t len = n == 255 ? (uint32_t)left : 4 * (uint32_t)(1 + check_random(&seed) % 4000);
 
 			len = len < left ? len : (uint32_t)left;
-			list[n] = (struct nvme_sgl){.addr = (uint64_t)(uintptr_t)l.arena + place + 4 * (check_random(&seed) % 3), .len = len};
+			list[n] = (struct nvme_sgl){
+			    .addr = (uint64_t)(uintptr_t)l.arena + place + 4 * (check_random(&seed) % 3), .len = len};
 			for (uint32_t k = 0; k < len; k++)
-				*(uint8_t *)(uintptr_t)(list[n].addr + k) = (uint8_t)(lab_pattern((at + k) & ~7ull, 3) >> (at + k) % 8 * 8);
+				*(uint8_t *)(uintptr_t)(list[n].addr + k) =
+				    (uint8_t)(lab_pattern((at + k) & ~7ull, 3) >> (at + k) % 8 * 8);
 			if (!write)
 				memset((void *)(uintptr_t)list[n].addr, 0xee, len);
 			place += len + 16;
@@ -119,7 +120,8 @@ static void prp_and_vectors(void)
 	CHECK_EQ(lab_do(&l, e), 0);
 	for (uint32_t i = 0; i < 32; i++)
 		for (uint32_t k = 0; k < 512; k++)
-			CHECK(*(uint64_t *)(void *)(l.arena + 8192 * i + 8 * k) == lab_pattern(65536 + 4096 * i + 8 * k, 5));
+			CHECK(*(uint64_t *)(void *)(l.arena + 8192 * i + 8 * k) ==
+			      lab_pattern(65536 + 4096 * i + 8 * k, 5));
 	CHECK_EQ(lab_counters(&l).bounced, 0);
 	lab_close(&l);
 }
@@ -167,7 +169,8 @@ static void *work(void *arg)
 	uint64_t seed = w->nsid;
 
 	for (int i = 0; i < 400; i++) {
-		uint64_t at = 4096 * (check_random(&seed) % (FILE_BYTES / 4096 - 8)), *p = (uint64_t *)(void *)w->l.arena;
+		uint64_t at = 4096 * (check_random(&seed) % (FILE_BYTES / 4096 - 8)),
+		         *p = (uint64_t *)(void *)w->l.arena;
 		struct nvme_sqe e = lab_sqe(&w->l, NVME_CMD_READ, w->nsid, at, p, 32768);
 		struct nvme_cqe c;
 
@@ -177,8 +180,8 @@ static void *work(void *arg)
 		while (!dev_qp_poll(&w->l.qp, &c))
 			port_pause();
 		dev_qp_release(&w->l.qp);
-		w->bad += NVME_STATUS(c.cid_status) != 0 || NVME_CID(c.cid_status) != i || p[0] != lab_pattern(at, w->nsid) ||
-		          p[4095] != lab_pattern(at + 32760, w->nsid);
+		w->bad += NVME_STATUS(c.cid_status) != 0 || NVME_CID(c.cid_status) != i ||
+		          p[0] != lab_pattern(at, w->nsid) || p[4095] != lab_pattern(at + 32760, w->nsid);
 	}
 	return NULL;
 }
@@ -210,7 +213,8 @@ static void two_threads_two_queues(void)
 
 /* ---- idle ---- */
 
-/* Of a thread: its context switches, if it is a controller's or one that io_uring made (sanitizers have threads too). */
+/* Of a thread: its context switches, if it is a controller's or one that io_uring made (sanitizers have threads too).
+ */
 static uint64_t switches_of(const char *task)
 {
 	char path[300], line[256];
@@ -244,20 +248,35 @@ static uint64_t switches(void)
 	return sum;
 }
 
+/* Of the whole process. */
+static uint64_t cpu_us(void)
+{
+	struct rusage r;
+
+	CHECK_EQ(getrusage(RUSAGE_SELF, &r), 0);
+	return (uint64_t)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) * 1000000 + (uint64_t)(r.ru_utime.tv_usec + r.ru_stime.tv_usec);
+}
+
 static void idle_costs_nothing(const struct ctrl_ops *ops, const char *path)
 {
 	struct ctrl_target t = target(path);
 	struct ctrl_opts o = {.targets = &t, .n_targets = 1, .sgl = 1};
-	uint64_t before;
+	uint64_t before, used_us;
 	struct lab l;
 
 	lab_open(&l, ops, &o, 16, 1 << 20);
 	CHECK_EQ(lab_rw(&l, NVME_CMD_READ, 1, 0, l.arena, 65536), 0);
-	usleep(100000);
+	for (int i = 0; i < 5; i++) {
+		usleep(10000); /* until it has parked; then it is woken for nothing */
+		dev_qp_ring(&l.qp);
+	}
+	usleep(100000); /* until it has parked for good */
 	before = switches();
 	CHECK(before > 0);
-	usleep(1000000);
+	used_us = cpu_us();
+	usleep(1000000); /* the second that is measured */
 	CHECK_EQ(switches() - before, 0);
+	CHECK(cpu_us() - used_us < 20000);
 	/* And it wakes. */
 	CHECK_EQ(lab_rw(&l, NVME_CMD_READ, 1, 65536, l.arena, 65536), 0);
 	CHECK(lab_counters(&l).parks > 0);
@@ -294,8 +313,8 @@ static void a_full_disk(void)
 	struct lab l;
 	uint32_t status = 0;
 
-	snprintf(command, sizeof(command), "mkdir '%s/full' && mount -t tmpfs -o size=1m none '%s/full' 2>/dev/null", lab_tmp(),
-	         lab_tmp());
+	snprintf(command, sizeof(command), "mkdir '%s/full' && mount -t tmpfs -o size=1m none '%s/full' 2>/dev/null",
+	         lab_tmp(), lab_tmp());
 	if (system(command))
 		CHECK_SKIP("can't mount a small tmpfs (needs root)");
 	snprintf(path, sizeof(path), "%s/full/f", lab_tmp());
@@ -479,13 +498,14 @@ static void deletion_in_flight(void)
 	lab_open(&l, &ctrl_virt, &o, 64, 16 << 20);
 	for (int round = 0; round < 30; round++) {
 		for (uint32_t i = 0; i < 60; i++) {
-			struct nvme_sqe e = lab_sqe(&l, round % 2 ? NVME_CMD_READ : NVME_CMD_WRITE, 1, i * 262144, l.arena + i * 262144, 262144);
+			struct nvme_sqe e = lab_sqe(&l, round % 2 ? NVME_CMD_READ : NVME_CMD_WRITE, 1, i * 262144,
+			                            l.arena + i * 262144, 262144);
 
 			e.cid = (uint16_t)i;
 			dev_qp_post(&l.qp, &e);
 		}
 		dev_qp_ring(&l.qp);
-		usleep((useconds_t)(round * 20));
+		usleep((useconds_t)(round * 20)); /* deletes at different moments of the I/O */
 		CHECK_EQ(ctrl_virt.qp_delete(l.c, &l.qp, port_now_ns() + LAB_WAIT_NS), 0);
 		memset(l.arena, 0x5c, 15 << 20);
 		CHECK_EQ(ctrl_virt.qp_create(l.c, 64, &l.parker, &l.qp), 0);
