@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 void *store_io_alloc(size_t bytes)
 {
@@ -35,6 +36,29 @@ int store_io_read(const struct store_media *m, uint32_t dev, uint64_t offset, vo
 		return err_set(-ENODEV, "device %u has %llu bytes, metadata is expected up to byte %llu: is it truncated?", dev,
 		               (unsigned long long)m->bytes[dev], (unsigned long long)(offset + bytes));
 	return store_io_many(m, &io, 1);
+}
+
+int store_io_read_around(const struct store_media *m, uint32_t dev, uint64_t offset, void *data, uint64_t bytes,
+                         uint32_t *unread)
+{
+	int r = store_io_read(m, dev, offset, data, bytes);
+
+	*unread = 0;
+	if (r <= 0 && r != -EIO)
+		return r;
+	for (uint64_t at = 0; at < bytes; at += STORE_MEDIA_ALIGN) {
+		void *page = (uint8_t *)data + at;
+
+		r = store_io_read(m, dev, offset + at, page, STORE_MEDIA_ALIGN);
+		if (r < 0 && r != -EIO)
+			return r;
+		if (!r)
+			continue;
+		log_warn("%s", err_text());
+		memset(page, 0, STORE_MEDIA_ALIGN);
+		++*unread;
+	}
+	return 0;
 }
 
 int store_io_write(const struct store_media *m, uint32_t dev, uint64_t offset, const void *data, uint64_t bytes)

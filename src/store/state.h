@@ -171,6 +171,9 @@ static inline struct segment *segment_of(const struct store_ns *ns, uint32_t slo
 /* io.c: aligned memory, single transfers with a message. */
 void *store_io_alloc(size_t bytes);
 int store_io_read(const struct store_media *m, uint32_t dev, uint64_t offset, void *data, uint64_t bytes);
+/* Pages that the medium cannot read become zeros, and are counted: for what exists twice. */
+int store_io_read_around(const struct store_media *m, uint32_t dev, uint64_t offset, void *data, uint64_t bytes,
+                         uint32_t *unread);
 int store_io_write(const struct store_media *m, uint32_t dev, uint64_t offset, const void *data, uint64_t bytes);
 int store_io_flush(const struct store_media *m, uint32_t dev);
 /* Many transfers; a message for the first that failed. */

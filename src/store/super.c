@@ -62,13 +62,14 @@ int store_super_read(const struct store_media *m, uint32_t dev, struct wire_supe
 {
 	struct wire_super *w;
 	int best = -1, seen = 0, other_version = 0, r;
+	uint32_t unread = 0;
 
 	if (m->bytes[dev] < HEAD_BYTES)
 		return err_set(-ENOMEDIUM, "device %u is too small to be part of a pool", dev);
 	w = store_io_alloc(HEAD_BYTES);
 	if (!w)
 		return err_set(-ENOMEM, "no memory to read a superblock");
-	r = store_io_read(m, dev, 0, w, HEAD_BYTES);
+	r = store_io_read_around(m, dev, 0, w, HEAD_BYTES, &unread);
 	for (int i = 0; !r && i < 2; i++) {
 		if (w[i].magic != WIRE_SUPER_MAGIC)
 			continue;
@@ -82,6 +83,8 @@ int store_super_read(const struct store_media *m, uint32_t dev, struct wire_supe
 	if (!r && best >= 0) {
 		*out = w[best];
 		*copy = (uint32_t)best;
+	} else if (!r && unread) {
+		r = err_set(-EIO, "device %u: the superblock cannot be read, neither copy of it is whole", dev);
 	} else if (!r && other_version) {
 		r = err_set(-EPROTONOSUPPORT, "device %u holds a pool of format version %d, this library knows version %u", dev,
 		            other_version, WIRE_DISK_VERSION);

@@ -95,7 +95,8 @@ static int ns_choose(const struct wire_ns *w, const struct wire_super *super, ui
 static int read_namespaces(struct store *s, uint8_t *batch)
 {
 	uint64_t bytes = 2ull * STORE_NAMESPACES_MAX * WIRE_PAGE_BYTES;
-	int r = store_io_read(&s->media, 0, s->super.ns_start_bytes, batch, bytes);
+	uint32_t unread;
+	int r = store_io_read_around(&s->media, 0, s->super.ns_start_bytes, batch, bytes, &unread);
 
 	for (uint32_t i = 0; !r && i < STORE_NAMESPACES_MAX; i++) {
 		const struct wire_ns *w = (const struct wire_ns *)(void *)(batch + 2ull * i * WIRE_PAGE_BYTES);
@@ -136,10 +137,10 @@ static int read_segments(struct store *s, uint8_t *batch)
 	int r = 0;
 
 	for (uint32_t at = 0; !r && at < s->n_segments; at += BATCH_PAGES / 2) {
-		uint32_t n = s->n_segments - at < BATCH_PAGES / 2 ? s->n_segments - at : BATCH_PAGES / 2;
+		uint32_t n = s->n_segments - at < BATCH_PAGES / 2 ? s->n_segments - at : BATCH_PAGES / 2, unread;
 
-		r = store_io_read(&s->media, 0, s->super.segment_start_bytes + 2ull * at * WIRE_PAGE_BYTES, batch,
-		                  2ull * n * WIRE_PAGE_BYTES);
+		r = store_io_read_around(&s->media, 0, s->super.segment_start_bytes + 2ull * at * WIRE_PAGE_BYTES, batch,
+		                         2ull * n * WIRE_PAGE_BYTES, &unread);
 		for (uint32_t i = 0; !r && i < n; i++) {
 			const struct wire_segment *w = (const struct wire_segment *)(void *)(batch + 2ull * i * WIRE_PAGE_BYTES);
 			int first = segment_sound(&w[0], &s->super, at + i), second = segment_sound(&w[1], &s->super, at + i);
@@ -230,11 +231,12 @@ int store_table_find_ns(const struct store_media *m, const struct wire_super *su
 {
 	uint64_t bytes = 2ull * STORE_NAMESPACES_MAX * WIRE_PAGE_BYTES;
 	struct wire_ns *w = store_io_alloc(bytes);
+	uint32_t unread;
 	int r;
 
 	if (!w)
 		return err_set(-ENOMEM, "no memory to read namespace records");
-	r = store_io_read(m, 0, super->ns_start_bytes, w, bytes);
+	r = store_io_read_around(m, 0, super->ns_start_bytes, w, bytes, &unread);
 	for (uint32_t i = 0; !r && i < STORE_NAMESPACES_MAX; i++) {
 		int best = ns_choose(&w[2 * i], super, i);
 

@@ -36,6 +36,8 @@ struct ram_media {
 	enum ram_fault fault;
 	uint64_t fault_at;
 	int fault_result, reads_too, stopped;
+	/* Reads that touch these bytes of device 0 fail, always. */
+	uint64_t bad_from, bad_to;
 	uint64_t n_io, n_reads, n_writes, n_flushes, read_bytes, written_bytes;
 	/* Called after every write, before the caller goes on. */
 	void (*on_write)(void *arg);
@@ -94,6 +96,8 @@ static inline int ram_io(void *self, struct store_io *ios, uint32_t n)
 		    io->bytes > r->m.bytes[io->dev] - io->offset_bytes)
 			abort(); /* a caller's mistake, never a fault of a medium */
 		io->result = ram_strike(r, io->write);
+		if (!io->write && !io->dev && io->offset_bytes < r->bad_to && io->offset_bytes + io->bytes > r->bad_from)
+			io->result = 0x281; /* NVMe: unrecovered read error */
 		if (!io->result && io->write) {
 			ram_write_one(r, io, io->bytes);
 		} else if (!io->result) {
