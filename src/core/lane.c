@@ -13,7 +13,7 @@
 #include "core/lock.h"
 
 #define DEADLINE_DEFAULT_NS 30000000000ull
-#define BOUNCE_DEFAULT (32ull << 20)
+#define BOUNCE_DEFAULT (16ull << 20)
 #define WRITES_DEFAULT 4096u
 #define DEPTH_DEFAULT 64u
 #define EPOCH_TRIES 8
