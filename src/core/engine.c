@@ -7,9 +7,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/err.h"
+#include "core/pages.h"
 #include "dev/io.h"
 
 #define RESET_DEADLINE_NS 2000000000ull
@@ -73,12 +73,10 @@ static int block_memory(struct engine *e, struct block *b, uint32_t n_lists, uin
 	int registered, rc;
 
 	b->memory_bytes = lists + b->dev.n_bounce * b->dev.bounce_bytes;
-	b->memory = mmap(NULL, b->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (b->memory == MAP_FAILED) {
-		b->memory = NULL;
+	b->memory = pages_alloc(b->memory_bytes);
+	if (!b->memory)
 		return err_set(-ENOMEM, "no memory for %llu bytes of lists and bounce buffers",
 		               (unsigned long long)b->memory_bytes);
-	}
 	rc = e->o.ctrl_ops->mem_map(e->o.ctrl, b->memory, b->memory_bytes, dma, &registered);
 	if (rc)
 		return rc;
@@ -169,8 +167,7 @@ static int block_free(struct engine *e, struct block *b)
 		return -ENOTRECOVERABLE;
 	if (b->mapped)
 		e->o.ctrl_ops->mem_unmap(e->o.ctrl, b->memory, b->memory_bytes);
-	if (b->memory)
-		munmap(b->memory, b->memory_bytes);
+	pages_free(b->memory, b->memory_bytes);
 	free(d->bounce_next);
 	free(d->steps);
 	free(d->retry);

@@ -10,9 +10,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/err.h"
+#include "core/pages.h"
 #include "dev/dptr.h"
 
 #define CELLS 32u
@@ -269,11 +269,9 @@ static int arena_new(struct media *m)
 
 	m->cell_bytes = m->info.mdts_bytes < CELL_BYTES ? m->info.mdts_bytes : CELL_BYTES;
 	m->arena_bytes = (uint64_t)CELLS * m->cell_bytes + lists;
-	m->arena = mmap(NULL, m->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (m->arena == MAP_FAILED) {
-		m->arena = NULL;
+	m->arena = pages_alloc(m->arena_bytes);
+	if (!m->arena)
 		return err_set(-ENOMEM, "media: no memory for its buffers");
-	}
 	rc = m->ops->mem_map(m->ctrl, m->arena, m->arena_bytes, &m->arena_dma, &registered);
 	if (rc)
 		return rc;
@@ -335,8 +333,7 @@ void media_free(struct media *m)
 		return; /* the controller may still write to the arena: it stays, mapped */
 	if (m->mapped)
 		m->ops->mem_unmap(m->ctrl, m->arena, m->arena_bytes);
-	if (m->arena)
-		munmap(m->arena, m->arena_bytes);
+	pages_free(m->arena, m->arena_bytes);
 	pthread_mutex_destroy(&m->lock);
 	free(m);
 }

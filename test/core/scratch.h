@@ -13,10 +13,8 @@ static char scratch_dir[256];
 static char scratch_paths[SCRATCH_PATHS][320];
 static unsigned scratch_n;
 
-static inline const char *scratch_begin(void)
+static inline const char *scratch_make(const char *base)
 {
-	const char *base = getenv("TUTTI_TEST_DIR");
-
 	if (!base)
 		base = getenv("TMPDIR");
 	snprintf(scratch_dir, sizeof(scratch_dir), "%s/tutti-test-XXXXXX", base ? base : "/tmp");
@@ -25,6 +23,17 @@ static inline const char *scratch_begin(void)
 		exit(1);
 	}
 	return scratch_dir;
+}
+
+/* On the disk that tests are meant for. */
+static inline const char *scratch_begin(void) { return scratch_make(getenv("TUTTI_TEST_DIR")); }
+
+/* In memory, where there is such a place: for tests of what happens, not of the disk. */
+static inline const char *scratch_begin_in_memory(void)
+{
+	const char *dir = getenv("TUTTI_TEST_DIR");
+
+	return scratch_make(dir ? dir : access("/dev/shm", W_OK) == 0 ? "/dev/shm" : NULL);
 }
 
 /* "DIR/name"; valid for the next SCRATCH_PATHS calls. */

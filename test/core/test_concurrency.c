@@ -179,7 +179,7 @@ static void any_thread_may_wait(void)
 
 int main(void)
 {
-	rig_dir(scratch_begin());
+	rig_dir(scratch_begin_in_memory());
 	CHECK_RUN(threads_share_a_store);
 	CHECK_RUN(any_thread_may_wait);
 	scratch_end();

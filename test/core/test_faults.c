@@ -482,7 +482,7 @@ static void verify_finds_and_repairs(void)
 
 int main(void)
 {
-	rig_dir(scratch_begin());
+	rig_dir(scratch_begin_in_memory());
 	CHECK_RUN(media_error_in_a_merged_command);
 	CHECK_RUN(media_error_that_heals);
 	CHECK_RUN(media_error_bounced);

@@ -379,7 +379,7 @@ static void the_store_dies_in_every_write(void)
 
 int main(void)
 {
-	rig_dir(scratch_begin());
+	rig_dir(scratch_begin_in_memory());
 	CHECK_RUN(nobody_dies);
 	CHECK_RUN(each_dies_before_every_message);
 	CHECK_RUN(a_lane_dies_in_every_write);

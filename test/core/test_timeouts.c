@@ -245,7 +245,7 @@ static void other_epochs_are_refused(void)
 
 int main(void)
 {
-	rig_dir(scratch_begin());
+	rig_dir(scratch_begin_in_memory());
 	CHECK_RUN(retrieve_loses_its_header_read);
 	CHECK_RUN(retrieve_loses_a_layer);
 	CHECK_RUN(retrieve_when_the_disk_stops);
