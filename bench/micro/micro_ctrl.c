@@ -47,7 +47,8 @@ static double cpu_s(void)
 	struct rusage r;
 
 	getrusage(RUSAGE_SELF, &r);
-	return (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) + (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) * 1e-6;
+	return (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) +
+	       (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) * 1e-6;
 }
 
 static int by_value(const void *a, const void *b)
@@ -86,8 +87,8 @@ static void bed_open(struct bed *b, const struct ctrl_ops *ops, const char *path
 	b->ops = ops;
 	b->arena = arena;
 	memset(&b->parker, 0, sizeof(b->parker));
-	if (ops->open(&o, &b->c) || ops->identify(b->c, &b->info) || ops->mem_map(b->c, arena, ARENA_BYTES, NULL, NULL) ||
-	    ops->qp_create(b->c, depth, &b->parker, &b->qp))
+	if (ops->open(&o, &b->c) || ops->identify(b->c, &b->info) ||
+	    ops->mem_map(b->c, arena, ARENA_BYTES, NULL, NULL) || ops->qp_create(b->c, depth, &b->parker, &b->qp))
 		die(path);
 }
 
@@ -170,7 +171,8 @@ static struct result virt_read(struct bed *b, uint32_t bytes, uint64_t file_byte
 		for (; n_free && sent < n; sent++, any = 1) {
 			uint16_t cid = free_cid[--n_free];
 
-			post(b, next_random() % (file_bytes / bytes) * bytes, b->arena + (uint64_t)cid * bytes, bytes, cid);
+			post(b, next_random() % (file_bytes / bytes) * bytes, b->arena + (uint64_t)cid * bytes, bytes,
+			     cid);
 		}
 		if (any)
 			dev_qp_ring(&b->qp);
@@ -197,7 +199,8 @@ static void bare_prep(struct io_uring *r, char *arena, uint32_t i, uint32_t byte
 {
 	struct io_uring_sqe *s = io_uring_get_sqe(r);
 
-	io_uring_prep_read_fixed(s, 0, arena + (uint64_t)i * bytes, bytes, next_random() % (file_bytes / bytes) * bytes, 0);
+	io_uring_prep_read_fixed(s, 0, arena + (uint64_t)i * bytes, bytes, next_random() % (file_bytes / bytes) * bytes,
+	                         0);
 	s->flags |= IOSQE_FIXED_FILE;
 	io_uring_sqe_set_data64(s, i);
 }
@@ -285,7 +288,8 @@ static void read_rows(const char *path, uint32_t bytes, int pairs, char *arena)
 int main(int argc, char **argv)
 {
 	int pairs = argc > 2 ? atoi(argv[2]) : 7;
-	char *arena = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	char *arena =
+	    mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 
 	if (arena == MAP_FAILED)
 		die("memory");

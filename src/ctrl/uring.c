@@ -26,7 +26,7 @@
 #define BUFS_MAX 4096u
 #define BOUNCES 8u
 #define QUEUED_MAX 32u
-#define GATHER_NS 1000000u /* how long completions may wait for company */
+#define GATHER_NS 2000000u /* how long completions may wait for company */
 #define SLICE_NS 100000u  /* waits without the futex request */
 
 struct bounce {
@@ -78,7 +78,8 @@ static void finish(struct uring *u, struct ctrl_io *io, uint32_t status)
 
 static void prep_rw(struct uring *u, struct ctrl_io *io, struct io_uring_sqe *s, int fd)
 {
-	static const uint8_t one[2][2] = {{IORING_OP_READ, IORING_OP_WRITE}, {IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED}};
+	static const uint8_t one[2][2] = {{IORING_OP_READ, IORING_OP_WRITE},
+	                                  {IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED}};
 	static const uint8_t many[2][2] = {{IORING_OP_READV, IORING_OP_WRITEV}, {OP_READV_FIXED, OP_WRITEV_FIXED}};
 	int write = io->opcode == NVME_CMD_WRITE;
 	uint64_t at = io->offset_bytes + io->done_bytes;
@@ -403,7 +404,8 @@ static int ring_open(struct uring *u, uint32_t entries)
 	if (rc == -ENOSYS)
 		return err_set(rc, "this kernel has no io_uring; Linux 5.11 or newer is needed");
 	if (rc == -ENOMEM)
-		return err_set(rc, "no memory for io_uring's rings: the memlock limit is too low; raise it (ulimit -l 8192)");
+		return err_set(
+		    rc, "no memory for io_uring's rings: the memlock limit is too low; raise it (ulimit -l 8192)");
 	if (rc)
 		return err_set(rc, "io_uring can't be set up: %s", err_name(rc));
 	return 0;

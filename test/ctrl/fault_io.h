@@ -34,7 +34,7 @@
 enum fault_ops { FAULT_READ = 1, FAULT_WRITE = 2, FAULT_FLUSH = 4 };
 
 enum fault_kind {
-	FAULT_ERROR = 1, /* ends with errno `value`; moves nothing. EINTR and EAGAIN are tried again, as with a kernel */
+	FAULT_ERROR = 1, /* ends with errno `value`; moves nothing. EINTR and EAGAIN are retried, as with a kernel */
 	FAULT_SHORT,     /* moves at most `value` bytes of it (the rest is a further I/O) */
 	FAULT_DELAY,     /* carried out, but completes `value` ns later */
 	FAULT_REORDER,   /* carried out, but completes after `value` I/Os that came later; after 5 ms at the latest */

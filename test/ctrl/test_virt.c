@@ -254,7 +254,8 @@ static uint64_t cpu_us(void)
 	struct rusage r;
 
 	CHECK_EQ(getrusage(RUSAGE_SELF, &r), 0);
-	return (uint64_t)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) * 1000000 + (uint64_t)(r.ru_utime.tv_usec + r.ru_stime.tv_usec);
+	return (uint64_t)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) * 1000000 +
+	       (uint64_t)(r.ru_utime.tv_usec + r.ru_stime.tv_usec);
 }
 
 static void idle_costs_nothing(const struct ctrl_ops *ops, const char *path)
