@@ -1,9 +1,11 @@
 /*
- * bench.h - what the groups of rows share: options, rows, statistics, fio, and a rig of pool, store, lane and KV memory.
+ * bench.h - what the groups of rows share: options, rows, statistics, fio, and a rig of pool, store, lane and KV
+ * memory.
  *
- * A figure that is compared is measured in pairs: ours, the other's, ours, the other's, in one run. A row holds the median
- * of the pairs' ratios and its 90 % interval by order statistics, and stops taking pairs when that is narrow or the row's
- * time is over. A row passes if the interval's upper end reaches the target and its lower end is above 0.9 of it.
+ * A figure that is compared is measured in pairs: ours, the other's, ours, the other's, in one run. A row holds the
+ * median of the pairs' ratios and its 90 % interval by order statistics, and stops taking pairs when that is narrow or
+ * the row's time is over. A row passes if the interval's upper end reaches the target and its lower end is above 0.9 of
+ * it.
  */
 #ifndef TUTTI_BENCH_H
 #define TUTTI_BENCH_H
@@ -119,7 +121,7 @@ struct bench_rig {
 	uint32_t *tokens;
 	uint8_t *blob;
 	size_t blob_bytes;
-	uint64_t layer_cpu_ns[3]; /* of the caller: tutti_*_layer calls, waits, the rest */
+	uint64_t open_ns; /* what opening store and namespace took */
 };
 
 /* What one timed call cost. */

@@ -1,5 +1,6 @@
 /*
- * caller.c - what the engine's own thread pays: CPU time of one call, by the blocks in the plan; and what an idle lane costs.
+ * caller.c - what the engine's own thread pays: CPU time of one call, by the blocks in the plan; and what an idle lane
+ * costs.
  *
  * The null controller answers, so that nothing but our own work is timed. All layers share their memory: nobody looks.
  */
@@ -115,7 +116,8 @@ static void call_rows(const char *name, const struct bench_series us[SIZES], int
 	for (int i = 0; i < SIZES; i++) {
 		double m = bench_median(&us[i]);
 
-		n += snprintf(value.note + n, sizeof(value.note) - (size_t)n, "%s%zu: %.2f", i ? ", " : "blocks ", sizes[i], m);
+		n += snprintf(value.note + n, sizeof(value.note) - (size_t)n, "%s%zu: %.2f", i ? ", " : "blocks ",
+		              sizes[i], m);
 		lowest = m < lowest ? m : lowest;
 		at = m > highest ? i : at;
 		highest = m > highest ? m : highest;
@@ -137,7 +139,8 @@ static void calls(struct bench_rig *r)
 		for (int i = 0; i < SIZES; i++) {
 			bench_keys(r, (uint64_t)(round * SIZES + i), sizes[i], keys);
 			store_round(r, keys, sizes[i], &c.us[STORE_LAYER][i]);
-			retrieve_round(r, keys, sizes[i], &c.us[RETRIEVE_LAYER][i], &c.us[WAIT_LAYER][i], &c.us[RETRIEVE_ALL][i]);
+			retrieve_round(r, keys, sizes[i], &c.us[RETRIEVE_LAYER][i], &c.us[WAIT_LAYER][i],
+			               &c.us[RETRIEVE_ALL][i]);
 		}
 	call_rows("retrieve_layer", c.us[RETRIEVE_LAYER], 1);
 	call_rows("store_layer", c.us[STORE_LAYER], 1);
@@ -169,7 +172,8 @@ static void task_read(long tid, struct tasks *t)
 	snprintf(path, sizeof(path), "/proc/self/task/%ld/status", tid);
 	f = fopen(path, "r");
 	while (f && fgets(line, sizeof(line), f))
-		if (sscanf(line, "voluntary_ctxt_switches: %llu", &v) == 1 || sscanf(line, "nonvoluntary_ctxt_switches: %llu", &v) == 1)
+		if (sscanf(line, "voluntary_ctxt_switches: %llu", &v) == 1 ||
+		    sscanf(line, "nonvoluntary_ctxt_switches: %llu", &v) == 1)
 			t->switches += v;
 	if (f)
 		fclose(f);
@@ -200,7 +204,8 @@ static void tasks_read(struct tasks *t, const struct tasks *without)
 static void idle(void)
 {
 	char path[512];
-	struct bench_shape s = {.path = path, .pool_bytes = 256u << 20, .layers = 4, .objects = 2, .object_bytes = 32 << 10};
+	struct bench_shape s = {
+	    .path = path, .pool_bytes = 256u << 20, .layers = 4, .objects = 2, .object_bytes = 32 << 10};
 	struct bench_row cpu = {.name = "idle lane: CPU in 5 s", .unit = "us", .sense = BENCH_AT_MOST};
 	struct bench_row switches = {.name = "idle lane: context switches in 5 s", .unit = "", .sense = BENCH_AT_MOST};
 	struct tasks before, start, end;
@@ -219,9 +224,9 @@ static void idle(void)
 	bench_fill(&r, keys, 64);
 	bench_store(&r, r.lane, keys, 64, &n, &c);
 	bench_retrieve(&r, keys, 64, &n, &c);
-	sleep(1);
+	sleep(1); /* spinning and syncing end */
 	tasks_read(&start, &before);
-	sleep(5);
+	sleep(5); /* the time measured */
 	tasks_read(&end, &before);
 	cpu.value = (double)(end.cpu_ns - start.cpu_ns) / 1e3;
 	switches.value = (double)(end.switches - start.switches);
@@ -235,7 +240,8 @@ static void idle(void)
 void bench_caller(void)
 {
 	char path[512];
-	struct bench_shape s = {.path = path, .layers = LAYERS, .objects = 1, .object_bytes = 4096, .blocks = BLOCKS_MAX};
+	struct bench_shape s = {
+	    .path = path, .layers = LAYERS, .objects = 1, .object_bytes = 4096, .blocks = BLOCKS_MAX};
 	struct bench_rig r;
 
 	snprintf(path, sizeof(path), "%s/bench.pool", bench_opts.dir);

@@ -16,11 +16,12 @@ int bench_fio(struct bench_fio *f)
 {
 	char command[1024];
 	json_t *root, *job, *dir;
-	double seconds, bytes;
+	double seconds, bytes, share, cpu_s;
 	FILE *out;
 
 	snprintf(command, sizeof(command),
-	         "exec fio --name=bench --filename='%s' --allow_file_create=0 --ioengine=io_uring --direct=1 --rw=%s --bs=%llu "
+	         "exec fio --name=bench --filename='%s' --allow_file_create=0 --ioengine=io_uring --direct=1 --rw=%s "
+	         "--bs=%llu "
 	         "--iodepth=%d --offset=%llu --size=%llu --io_size=%llu --randrepeat=0 --norandommap --thread "
 	         "--output-format=json %s",
 	         f->file, f->rw, (unsigned long long)f->block_bytes, DEPTH, (unsigned long long)f->offset,
@@ -37,17 +38,17 @@ int bench_fio(struct bench_fio *f)
 	seconds = json_number_value(json_object_get(dir, "runtime")) / 1e3;
 	bytes = json_number_value(json_object_get(dir, "io_bytes"));
 	f->gbps = seconds > 0 ? bytes / seconds / 1e9 : 0;
-	f->cpu_per_gb = bytes > 0 ? (json_number_value(json_object_get(job, "usr_cpu")) +
-	                             json_number_value(json_object_get(job, "sys_cpu"))) /
-	                                100 * json_number_value(json_object_get(job, "job_runtime")) / 1e3 / (bytes / 1e9)
-	                          : 0;
+	share = json_number_value(json_object_get(job, "usr_cpu")) + json_number_value(json_object_get(job, "sys_cpu"));
+	cpu_s = share / 100 * json_number_value(json_object_get(job, "job_runtime")) / 1e3; /* not of kernel workers */
+	f->cpu_per_gb = bytes > 0 ? cpu_s / (bytes / 1e9) : 0;
 	json_decref(root);
 	return f->gbps > 0 ? 0 : -EIO;
 }
 
 int bench_fio_file(const char *path, uint64_t bytes)
 {
-	struct bench_fio f = {.file = path, .rw = "write", .block_bytes = 1 << 20, .span_bytes = bytes, .io_bytes = bytes};
+	struct bench_fio f = {
+	    .file = path, .rw = "write", .block_bytes = 1 << 20, .span_bytes = bytes, .io_bytes = bytes};
 	struct stat st;
 	int fd, rc;
 

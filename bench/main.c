@@ -8,8 +8,7 @@
 
 #include "bench.h"
 
-struct bench_opts bench_opts = {
-	.dir = "/tmp", .seconds = 360, .pool_bytes = 6ull << 30, .round_bytes = 512ull << 20};
+struct bench_opts bench_opts = {.dir = "/tmp", .seconds = 360, .pool_bytes = 6ull << 30, .round_bytes = 512ull << 20};
 
 static const struct group {
 	const char *name;
@@ -18,18 +17,17 @@ static const struct group {
 
 static void usage(void)
 {
-	fprintf(stderr,
-	        "usage: tutti-bench [-d FOLDER] [-D DEVICE,DEVICE] [-l LABEL] [-j JSON] [-t FILE] [-s SECONDS] [-p POOL] "
-	        "[-r ROUND] [-n] [-a AHEAD] [GROUP...]\n"
-	        "  -d  where pools and fio's file go (a folder on the disk to be measured)\n"
-	        "  -D  two free block devices instead: what they hold is lost\n"
-	        "  -l  put before the rows' names\n"
-	        "  -j  add the rows to this file\n"
-	        "  -t  take rows of another program: lines of \"name value unit\"\n"
-	        "  -s  seconds a row may take (360)\n"
-	        "  -p  size of the pool (6G), -r  bytes of a turn (512M); -n  without fio: for a profiler\n"
-	        "  -a  segments written ahead of use (0: the default; -1: none)\n"
-	        "groups: disk caller index reopen; none: no group, only -t\n");
+	fprintf(stderr, "usage: tutti-bench [-d FOLDER] [-D DEVICE,DEVICE] [-l LABEL] [-j JSON] [-t FILE] [-s SECONDS] "
+	                "[-p POOL] [-r ROUND] [-n] [-a AHEAD] [GROUP...]\n"
+	                "  -d  where pools and fio's file go (a folder on the disk to be measured)\n"
+	                "  -D  two free block devices instead: what they hold is lost\n"
+	                "  -l  put before the rows' names\n"
+	                "  -j  add the rows to this file\n"
+	                "  -t  take rows of another program: lines of \"name value unit\"\n"
+	                "  -s  seconds a row may take (360)\n"
+	                "  -p  size of the pool (6G), -r  bytes of a turn (512M); -n  without fio: for a profiler\n"
+	                "  -a  segments written ahead of use (0: the default; -1: none)\n"
+	                "groups: disk caller index reopen; none: no group, only -t\n");
 	exit(2);
 }
 
