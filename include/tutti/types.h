@@ -109,7 +109,8 @@ typedef void (*tutti_progress_fn)(void *arg, const char *what, uint64_t done, ui
 
 struct tutti_format_opts {
 	uint32_t size;
-	const char *const *paths;     /* files (created) or block devices; stripe sets go round robin over them */
+	/* Files (created), block devices, or namespaces of NVMe drives (nvme:0000:01:00.0/1); stripe sets go round robin. */
+	const char *const *paths;
 	uint32_t n_paths;
 	uint32_t ranks;               /* shares of each slot: tensor-parallel size; default 1 */
 	uint64_t bytes;               /* the cap: total over all paths. Block devices: 0 takes all */
@@ -118,6 +119,7 @@ struct tutti_format_opts {
 	int overwrite;                /* 1: an existing pool or other content may be overwritten */
 	tutti_progress_fn progress;
 	void *progress_arg;
+	const char *erase_serial;     /* NVMe drives (nvme:...): their serial numbers, parted by commas; else untouched */
 };
 #define TUTTI_FORMAT_OPTS_INIT {.size = sizeof(struct tutti_format_opts), .ranks = 1}
 

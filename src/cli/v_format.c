@@ -6,6 +6,7 @@
 struct format_args {
 	uint64_t bytes, segment_bytes, ranks;
 	int prewrite, overwrite;
+	const char *erase_serial;
 };
 
 static const struct format_args format_defaults = {.ranks = 1};
@@ -23,6 +24,8 @@ static const struct cli_option format_options[] = {
      "Unit in which the pool's space goes to namespaces. Default: chosen from the size."},
     {"overwrite", 0, CLI_FLAG, AT(overwrite), NULL, NULL, 0, 0,
      "Also when there is a pool or anything else in the way. What was there is lost."},
+    {"yes-erase", 0, CLI_TEXT, AT(erase_serial), "SERIAL", NULL, 0, 0,
+     "Erase the NVMe drive with this serial number (several: parted by commas). Needed for, and only for, nvme: paths."},
 };
 
 static int run_format(const struct cli_call *call)
@@ -41,6 +44,7 @@ static int run_format(const struct cli_call *call)
 	o.segment_bytes = a->segment_bytes;
 	o.prewrite = prewrites[a->prewrite];
 	o.overwrite = a->overwrite;
+	o.erase_serial = a->erase_serial;
 	o.progress = cli_progress;
 	result = tutti_format(&o);
 	cli_progress_end();
@@ -65,7 +69,8 @@ const struct cli_verb verb_format = {
     .summary = "Make a pool in files or on block devices.",
     .description = "Makes a pool of a fixed size. Files are created with mode 0600 and their space is reserved in full; "
                    "the pool never grows past it. With several paths, stripe sets go round robin over them.\n\nNothing "
-                   "that exists is touched unless --overwrite is given.",
+                   "that exists is touched unless --overwrite is given; a drive (nvme:FUNCTION/NSID) only "
+                   "when --yes-erase names its serial number.",
     .example = "tutti format --size 8G /var/cache/kv.pool\ntutti format --size 1T --ranks 2 /mnt/ssd0/kv /mnt/ssd1/kv",
     .options = format_options,
     .n_options = sizeof(format_options) / sizeof(format_options[0]),

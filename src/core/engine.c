@@ -111,6 +111,33 @@ static int block_lists(struct engine *e, struct block *b)
 	return rc;
 }
 
+/* One queue pair on each unit of the controller. */
+static int block_qps(struct engine *e, struct block *b)
+{
+	struct dev_block *d = &b->dev;
+	int rc = 0;
+
+	while (d->n_qps < e->info.n_units && !rc) {
+		rc = ctrl_qp_create(e->o.ctrl_ops, e->o.ctrl, d->n_qps, d->n_cmds + 1u, &b->parker, &d->qp[d->n_qps]);
+		d->n_qps += rc == 0;
+	}
+	return rc;
+}
+
+/* Deletes them, to one deadline. What could not be deleted stays in n_qps. */
+static int block_qps_delete(struct engine *e, struct block *b)
+{
+	struct dev_block *d = &b->dev;
+	uint64_t deadline_ns = port_now_ns() + RESET_DEADLINE_NS;
+	int rc = 0;
+
+	while (d->n_qps && !rc) {
+		rc = e->o.ctrl_ops->qp_delete(e->o.ctrl, &d->qp[d->n_qps - 1], deadline_ns);
+		d->n_qps -= rc == 0;
+	}
+	return rc;
+}
+
 static int block_new(struct engine *e, uint32_t stream, struct block **out)
 {
 	struct block *b = lines(sizeof(*b));
@@ -142,19 +169,17 @@ static int block_new(struct engine *e, uint32_t stream, struct block **out)
 		                         : share > BOUNCE_PER_BLOCK_MAX ? BOUNCE_PER_BLOCK_MAX
 		                                                        : share);
 	for (uint32_t i = 0; i < d->n_devs; i++) {
-		d->dev[i].qp = 0;
-		d->dev[i].nsid = i + 1;
+		d->dev[i].qp = e->info.ns[i].unit;
+		d->dev[i].nsid = e->info.ns[i].nsid;
 		d->dev[i].lba_shift = (uint32_t)__builtin_ctz(e->info.ns[i].lba_bytes);
 		d->dev[i].first_byte = e->o.first_byte[i];
 		d->dev[i].end_byte = e->o.end_byte[i];
 	}
 	rc = block_lists(e, b);
 	if (!rc)
-		rc = e->o.ctrl_ops->qp_create(e->o.ctrl, depth, &b->parker, &d->qp[0]);
-	if (!rc) {
-		d->n_qps = 1;
+		rc = block_qps(e, b);
+	if (!rc)
 		dev_block_reset(d);
-	}
 	return rc;
 }
 
@@ -163,7 +188,7 @@ static int block_free(struct engine *e, struct block *b)
 {
 	struct dev_block *d = &b->dev;
 
-	if (d->n_qps && e->o.ctrl_ops->qp_delete(e->o.ctrl, &d->qp[0], port_now_ns() + RESET_DEADLINE_NS))
+	if (block_qps_delete(e, b))
 		return -ENOTRECOVERABLE;
 	if (b->mapped)
 		e->o.ctrl_ops->mem_unmap(e->o.ctrl, b->memory, b->memory_bytes);
@@ -181,17 +206,12 @@ static int block_free(struct engine *e, struct block *b)
 /* Resets the queue pairs of a block whose kernel gave up. 0: memory is safe again. */
 static int block_recover(struct engine *e, struct block *b)
 {
-	struct dev_qp *qp = &b->dev.qp[0];
 	int rc;
 
 	pthread_mutex_lock(&e->ctrl_lock);
-	rc = e->o.ctrl_ops->qp_delete(e->o.ctrl, qp, port_now_ns() + RESET_DEADLINE_NS);
-	if (!rc) {
-		b->dev.n_qps = 0;
-		rc = e->o.ctrl_ops->qp_create(e->o.ctrl, b->dev.n_cmds + 1, &b->parker, qp);
-		if (!rc)
-			b->dev.n_qps = 1;
-	}
+	rc = block_qps_delete(e, b);
+	if (!rc)
+		rc = block_qps(e, b);
 	pthread_mutex_unlock(&e->ctrl_lock);
 	if (rc) {
 		log_warn("lane: a queue pair could not be reset (%s); the lane is dead, its memory stays registered",
@@ -200,6 +220,15 @@ static int block_recover(struct engine *e, struct block *b)
 		return rc;
 	}
 	dev_block_reset(&b->dev);
+	return 0;
+}
+
+/* Was the controller reset for somebody else's sake since the last kernel? */
+static int block_lost(struct engine *e, struct block *b)
+{
+	for (uint32_t i = 0; i < b->dev.n_qps; i++)
+		if (ctrl_qp_lost(e->o.ctrl_ops, e->o.ctrl, &b->dev.qp[i]))
+			return 1;
 	return 0;
 }
 
@@ -213,6 +242,8 @@ static void kernel(void *arg, uint32_t block, uint32_t n_blocks, uint32_t sq_fir
 	b->dev.index = block;
 	b->dev.n_blocks = n_blocks;
 	b->dev.map = map_view(&e->map);
+	if (block_lost(e, b))
+		block_recover(e, b);
 	if (port_load_acquire32(&e->dead)) {
 		dev_steps_load(&b->dev, sq_first, count);
 		dev_io_fail_rest(&b->dev, -ENOTRECOVERABLE);

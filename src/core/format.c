@@ -25,6 +25,7 @@ struct work {
 	uint64_t each; /* bytes of each device */
 	int created[TUTTI_DEVICES_MAX];
 	int fd[TUTTI_DEVICES_MAX];
+	struct pool pool;
 };
 
 static int device_bytes(const char *path, uint64_t *bytes, int *is_block)
@@ -145,19 +146,27 @@ static int prewrite(const struct work *w, struct media *m)
 	return 0;
 }
 
+static int open_pool(struct work *w)
+{
+	struct pool_opts po = {
+	    .paths = w->o->paths, .n_paths = w->o->n_paths, .as_given = 1, .erase_serial = w->o->erase_serial};
+
+	return pool_open(&po, &w->pool);
+}
+
+/* A pool is opened from any directory. */
+static char *full_name(const char *path) { return pool_path_is_nvme(path) ? strdup(path) : realpath(path, NULL); }
+
 static int write_pool(struct work *w)
 {
-	struct pool_opts po = {.paths = w->o->paths, .n_paths = w->o->n_paths, .as_given = 1};
 	struct store_format_opts fo = {.ranks = w->o->ranks, .segment_bytes = w->o->segment_bytes};
 	const char *names[TUTTI_DEVICES_MAX];
+	struct pool *p = &w->pool;
 	struct media *m = NULL;
-	struct pool p;
-	int rc = pool_open(&po, &p);
+	int rc = 0;
 
-	if (rc)
-		return rc;
 	for (uint32_t i = 0; i < w->o->n_paths; i++) {
-		names[i] = realpath(w->o->paths[i], NULL); /* a pool is opened from any directory */
+		names[i] = full_name(w->o->paths[i]);
 		if (!names[i])
 			rc = err_set(-errno, "%s: %s", w->o->paths[i], err_name(-errno));
 	}
@@ -167,16 +176,51 @@ static int write_pool(struct work *w)
 	if (!rc && getrandom(fo.uuid, sizeof(fo.uuid), 0) != sizeof(fo.uuid))
 		rc = err_set(-EIO, "no random numbers for the pool's id");
 	if (!rc)
-		rc = media_new(p.ops, p.ctrl, &p.info, &m);
+		rc = media_new(p->ops, p->ctrl, &p->info, &m);
 	if (!rc && w->o->prewrite == TUTTI_PREWRITE_ALL)
 		rc = prewrite(w, m);
 	if (!rc)
 		rc = store_format(media_table(m), &fo);
 	media_free(m);
-	pool_close(&p);
 	for (uint32_t i = 0; i < w->o->n_paths; i++)
 		free((void *)(uintptr_t)names[i]);
 	return rc;
+}
+
+/* Drives have to be open to say how large they are. */
+static int survey_drives(struct work *w, uint64_t *smallest)
+{
+	int rc;
+
+	if (!w->o->erase_serial)
+		return err_set(-EPERM,
+		               "%s is a whole drive; to erase it, name its serial number: --yes-erase SERIAL ('tutti "
+		               "nvme list' shows it)",
+		               w->o->paths[0]);
+	rc = open_pool(w);
+	if (!rc)
+		rc = check_unused(w->pool.fd[0], w->o->paths[0]);
+	for (uint32_t i = 0; i < w->pool.n_dev; i++)
+		if (!i || w->pool.info.ns[i].capacity_bytes < *smallest)
+			*smallest = w->pool.info.ns[i].capacity_bytes;
+	return rc;
+}
+
+static int size_each(struct work *w, uint64_t smallest)
+{
+	const struct tutti_format_opts *o = w->o;
+
+	w->each = o->bytes / o->n_paths;
+	if (!w->each && smallest)
+		w->each = smallest;
+	if (smallest && w->each > smallest)
+		return err_set(-ENOSPC, "the smallest block device has %llu bytes, %llu were asked of each",
+		               (unsigned long long)smallest, (unsigned long long)w->each);
+	w->each = w->each / STORE_MEDIA_ALIGN * STORE_MEDIA_ALIGN;
+	if (!w->each)
+		return err_set(-EINVAL, "a pool of %llu bytes on %u devices is too small", (unsigned long long)o->bytes,
+		               o->n_paths);
+	return 0;
 }
 
 static int check_opts(const struct tutti_format_opts *o)
@@ -194,35 +238,35 @@ static int check_opts(const struct tutti_format_opts *o)
 
 int tutti_format(const struct tutti_format_opts *o)
 {
-	struct work w = {.o = o};
-	uint64_t block_bytes;
-	int rc = check_opts(o);
+	struct work *w;
+	uint64_t smallest = 0;
+	int nvme, rc = check_opts(o);
 
-	if (!rc)
-		rc = survey(o, &block_bytes);
 	if (rc)
 		return rc;
-	w.each = o->bytes / o->n_paths;
-	if (!w.each && block_bytes)
-		w.each = block_bytes;
-	if (block_bytes && w.each > block_bytes)
-		return err_set(-ENOSPC, "the smallest block device has %llu bytes, %llu were asked of each",
-		               (unsigned long long)block_bytes, (unsigned long long)w.each);
-	w.each = w.each / STORE_MEDIA_ALIGN * STORE_MEDIA_ALIGN;
-	if (!w.each)
-		return err_set(-EINVAL, "a pool of %llu bytes on %u devices is too small", (unsigned long long)o->bytes,
-		               o->n_paths);
+	w = calloc(1, sizeof(*w));
+	if (!w)
+		return err_set(-ENOMEM, "format: no memory");
+	w->o = o;
 	for (uint32_t i = 0; i < TUTTI_DEVICES_MAX; i++)
-		w.fd[i] = -1;
-	for (uint32_t i = 0; i < o->n_paths && !rc; i++)
-		rc = reserve_file(&w, i);
+		w->fd[i] = -1;
+	nvme = pool_path_is_nvme(o->paths[0]);
+	rc = nvme ? survey_drives(w, &smallest) : survey(o, &smallest);
 	if (!rc)
-		rc = write_pool(&w);
+		rc = size_each(w, smallest);
+	for (uint32_t i = 0; i < o->n_paths && !rc && !nvme; i++)
+		rc = reserve_file(w, i);
+	if (!rc && !nvme)
+		rc = open_pool(w);
+	if (!rc)
+		rc = write_pool(w);
+	pool_close(&w->pool);
 	for (uint32_t i = 0; i < o->n_paths; i++) {
-		if (rc && w.created[i])
+		if (rc && w->created[i])
 			unlink(o->paths[i]);
-		if (w.fd[i] >= 0)
-			close(w.fd[i]);
+		if (w->fd[i] >= 0)
+			close(w->fd[i]);
 	}
+	free(w);
 	return rc;
 }

@@ -303,7 +303,7 @@ int tutti_lane_stats(struct tutti_lane *l, struct tutti_lane_stats *out)
 	out->checksum_ns = d.sum_ns;
 	out->failed_objects = d.failed_elements;
 	out->retries = d.retries;
-	if (!ctrl_counters(l->pool.ctrl, &c)) {
+	if (l->pool.ops->counters && !l->pool.ops->counters(l->pool.ctrl, &c)) {
 		out->ctrl_syscalls = c.syscalls;
 		out->ctrl_parks = c.parks;
 		out->ctrl_fixed_ios = c.fixed_ios;

@@ -1,8 +1,8 @@
 /*
  * media.c - a queue pair of its own and CELLS buffers that the controller can reach; transfers are cut into cells.
  *
- * Metadata is small and rare, so a copy through an arena costs nothing that matters, and any buffer will do. After a timeout
- * the queue pair is reset before a cell is used again; if it can't be, the media is dead.
+ * Metadata is small and rare, so a copy through an arena costs nothing that matters, and any buffer will do. After a
+ * timeout the queue pair is reset before a cell is used again; if it can't be, the media is dead.
  */
 #include "core/media.h"
 
@@ -32,7 +32,9 @@ struct media {
 	const struct ctrl_ops *ops;
 	struct ctrl *ctrl;
 	struct ctrl_info info;
-	struct dev_qp qp;
+	struct dev_qp qp[CTRL_NS_MAX]; /* one on each unit */
+	uint32_t n_qps;
+	uint32_t to_ring; /* bit u: unit u has commands that its controller does not know of */
 	struct port_parker parker;
 	pthread_mutex_t lock;
 	uint8_t *arena; /* CELLS buffers, then CELLS list pages */
@@ -42,7 +44,7 @@ struct media {
 	struct cell cell[CELLS];
 	uint32_t in_flight;
 	int dead;
-	int mapped, have_qp;
+	int mapped;
 };
 
 /* Where a transfer stands: cells of ios[io] from byte `at` on are still to be made. */
@@ -62,7 +64,7 @@ static int post(struct media *m, uint32_t id, uint8_t opcode, uint32_t dev, uint
 	memset(&e, 0, sizeof(e));
 	e.opcode = opcode;
 	e.cid = (uint16_t)id;
-	e.nsid = dev + 1;
+	e.nsid = ns->nsid;
 	if (opcode != NVME_CMD_FLUSH) {
 		if (offset % ns->lba_bytes || bytes % ns->lba_bytes || offset + bytes > ns->capacity_bytes)
 			return err_set(
@@ -76,9 +78,18 @@ static int post(struct media *m, uint32_t id, uint8_t opcode, uint32_t dev, uint
 			return err_set(-EINVAL, "media: %llu bytes do not fit one command", (unsigned long long)bytes);
 		dev_dptr_finish(&d, &e);
 	}
-	dev_qp_post(&m->qp, &e);
+	dev_qp_post(&m->qp[ns->unit], &e);
+	m->to_ring |= 1u << ns->unit;
 	m->in_flight++;
 	return 0;
+}
+
+static void ring_all(struct media *m)
+{
+	for (uint32_t i = 0; i < m->n_qps; i++)
+		if (m->to_ring & 1u << i)
+			dev_qp_ring(&m->qp[i]);
+	m->to_ring = 0;
 }
 
 /* Fills free cells from the cursor. Returns how many commands were made. */
@@ -116,16 +127,16 @@ static uint32_t fill(struct media *m, struct cursor *c)
 		}
 	}
 	if (made)
-		dev_qp_ring(&m->qp);
+		ring_all(m);
 	return made;
 }
 
-static uint32_t reap(struct media *m)
+static uint32_t reap_one(struct media *m, struct dev_qp *qp)
 {
 	struct nvme_cqe e;
 	uint32_t n = 0;
 
-	while (dev_qp_poll(&m->qp, &e)) {
+	while (dev_qp_poll(qp, &e)) {
 		uint32_t id = NVME_CID(e.cid_status);
 		int status = (int)NVME_STATUS(e.cid_status);
 		struct cell *c;
@@ -141,20 +152,50 @@ static uint32_t reap(struct media *m)
 		m->in_flight--;
 		n++;
 	}
-	dev_qp_release(&m->qp);
+	dev_qp_release(qp);
 	return n;
+}
+
+static uint32_t reap(struct media *m)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < m->n_qps; i++)
+		n += reap_one(m, &m->qp[i]);
+	return n;
+}
+
+static int qps_new(struct media *m)
+{
+	int rc = 0;
+
+	while (m->n_qps < m->info.n_units && !rc) {
+		rc = ctrl_qp_create(m->ops, m->ctrl, m->n_qps, CELLS * 2, &m->parker, &m->qp[m->n_qps]);
+		m->n_qps += rc == 0;
+	}
+	return rc;
+}
+
+static int qps_delete(struct media *m)
+{
+	uint64_t deadline_ns = port_now_ns() + RESET_DEADLINE_NS;
+	int rc = 0;
+
+	while (m->n_qps && !rc) {
+		rc = m->ops->qp_delete(m->ctrl, &m->qp[m->n_qps - 1], deadline_ns);
+		m->n_qps -= rc == 0;
+	}
+	return rc;
 }
 
 static int reset(struct media *m)
 {
-	int rc;
+	int rc = qps_delete(m);
 
-	m->have_qp = 0;
-	rc = m->ops->qp_delete(m->ctrl, &m->qp, port_now_ns() + RESET_DEADLINE_NS);
+	m->to_ring = 0;
 	if (!rc)
-		rc = m->ops->qp_create(m->ctrl, CELLS * 2, &m->parker, &m->qp);
+		rc = qps_new(m);
 	m->dead = rc != 0;
-	m->have_qp = rc == 0;
 	for (uint32_t i = 0; i < CELLS && !rc; i++) {
 		if (m->cell[i].io && !m->cell[i].io->result)
 			m->cell[i].io->result = -ETIMEDOUT;
@@ -164,7 +205,15 @@ static int reset(struct media *m)
 	return rc;
 }
 
-/* Waits for a completion. -ETIMEDOUT at the deadline. */
+static int lost(struct media *m)
+{
+	for (uint32_t i = 0; i < m->n_qps; i++)
+		if (ctrl_qp_lost(m->ops, m->ctrl, &m->qp[i]))
+			return 1;
+	return 0;
+}
+
+/* Waits for a completion. -ETIMEDOUT at the deadline; -EIO: the controller was reset meanwhile. */
 static int wait_any(struct media *m, uint64_t deadline_ns)
 {
 	for (int i = 0; i < 200; i++) {
@@ -179,13 +228,18 @@ static int wait_any(struct media *m, uint64_t deadline_ns)
 		return 0;
 	}
 	port_park_wait(&m->parker, deadline_ns);
+	if (lost(m))
+		return -EIO;
 	return reap(m) || port_now_ns() < deadline_ns ? 0 : -ETIMEDOUT;
 }
 
 static int run(struct media *m, struct cursor *c, const int *stop)
 {
 	uint64_t deadline_ns = port_now_ns() + IO_DEADLINE_NS;
+	int rc;
 
+	if (lost(m))
+		reset(m); /* nothing of ours was under way */
 	if (m->dead)
 		return err_set(-ENOTRECOVERABLE, "media: the device stopped answering earlier and could not be reset");
 	while (c->io < c->n || m->in_flight) {
@@ -193,10 +247,14 @@ static int run(struct media *m, struct cursor *c, const int *stop)
 			c->io = c->n;
 		if (fill(m, c))
 			deadline_ns = port_now_ns() + IO_DEADLINE_NS;
-		if (m->in_flight && wait_any(m, deadline_ns)) {
+		rc = m->in_flight ? wait_any(m, deadline_ns) : 0;
+		if (rc) {
 			reset(m);
-			return err_set(-ETIMEDOUT, "media: no answer from the device within %llu s; is the disk alive?",
-			               (unsigned long long)(IO_DEADLINE_NS / 1000000000u));
+			return rc == -EIO
+			           ? err_set(rc, "media: the drive was reset while it worked for this; try again")
+			           : err_set(-ETIMEDOUT,
+			                     "media: no answer from the device within %llu s; is the disk alive?",
+			                     (unsigned long long)(IO_DEADLINE_NS / 1000000000u));
 		}
 	}
 	return 0;
@@ -228,12 +286,14 @@ static int media_flush(void *self, uint32_t dev)
 	int rc;
 
 	pthread_mutex_lock(&m->lock);
+	if (lost(m))
+		reset(m);
 	rc = m->dead ? -ENOTRECOVERABLE : 0;
 	if (!rc) {
 		m->cell[0].io = &io; /* all cells are free between calls */
 		m->cell[0].bytes = 0;
 		post(m, 0, NVME_CMD_FLUSH, dev, 0, 0);
-		dev_qp_ring(&m->qp);
+		ring_all(m);
 		for (uint64_t end = port_now_ns() + IO_DEADLINE_NS; m->in_flight && !rc;)
 			rc = wait_any(m, end);
 		if (rc)
@@ -299,10 +359,8 @@ int media_new(const struct ctrl_ops *ops, struct ctrl *ctrl, const struct ctrl_i
 	m->info = *info;
 	pthread_mutex_init(&m->lock, NULL);
 	rc = arena_new(m);
-	if (!rc) {
-		rc = ops->qp_create(ctrl, CELLS * 2, &m->parker, &m->qp);
-		m->have_qp = rc == 0;
-	}
+	if (!rc)
+		rc = qps_new(m);
 	if (rc) {
 		media_free(m);
 		return rc;
@@ -327,8 +385,7 @@ void media_free(struct media *m)
 
 	if (!m)
 		return;
-	if (m->have_qp)
-		rc = m->ops->qp_delete(m->ctrl, &m->qp, port_now_ns() + RESET_DEADLINE_NS);
+	rc = qps_delete(m);
 	if (rc || m->dead)
 		return; /* the controller may still write to the arena: it stays, mapped */
 	if (m->mapped)

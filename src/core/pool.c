@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "ctrl/nvme_ctrl.h"
 
 static const struct ctrl_io_ops *test_io_ops;
 static void *test_io_arg;
@@ -40,12 +41,20 @@ const struct ctrl_ops *pool_ctrl_ops(enum tutti_controller kind)
 	return NULL;
 }
 
+int pool_path_is_nvme(const char *path) { return strncmp(path, "nvme:", 5) == 0; }
+
 static int open_fds(struct pool *p, const struct pool_opts *o, const char *const *paths, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		if (strlen(paths[i]) >= POOL_PATH_BYTES)
 			return err_set(-ENAMETOOLONG, "pool path %u is longer than %d bytes", i, POOL_PATH_BYTES);
 		memcpy(p->path[i], paths[i], strlen(paths[i]) + 1);
+		p->fd[i] = -1;
+		p->nvme = pool_path_is_nvme(paths[0]);
+		if (p->nvme) {
+			p->n_dev++;
+			continue;
+		}
 		p->fd[i] = open(paths[i], (o->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
 		if (p->fd[i] < 0) {
 			int rc = -errno;
@@ -79,7 +88,10 @@ static int open_ctrl(struct pool *p, const struct pool_opts *o)
 	                       .io_arg = test_io_arg};
 	int rc;
 
-	p->ops = pool_ctrl_ops(o->controller);
+	p->ops = p->nvme && o->controller == TUTTI_CTRL_AUTO ? &ctrl_vfio : pool_ctrl_ops(o->controller);
+	if (p->nvme && p->ops != &ctrl_vfio)
+		return err_set(-EINVAL, "%s: a drive answers for itself; no other controller can stand in for it",
+		               p->path[0]);
 	if (!p->ops)
 		return err_set(-EINVAL, "unknown controller %d", (int)o->controller);
 	for (uint32_t i = 0; i < p->n_dev; i++) {
@@ -88,9 +100,13 @@ static int open_ctrl(struct pool *p, const struct pool_opts *o)
 		targets[i].read_only = o->read_only;
 	}
 	rc = p->ops->open(&co, &p->ctrl);
-	if (rc)
-		return rc;
-	return p->ops->identify(p->ctrl, &p->info);
+	if (!rc)
+		rc = p->ops->identify(p->ctrl, &p->info);
+	if (!rc && p->nvme) {
+		p->fd[0] = nvme_lock_fd(p->ctrl);
+		rc = p->fd[0] < 0 ? p->fd[0] : 0;
+	}
+	return rc;
 }
 
 /* The names of a pool's other devices, from the superblock of the one that is open. *n_dev is 1 when there are none. */
@@ -106,13 +122,51 @@ static int read_names(struct pool *p, struct store_probe *probe)
 	return rc ? err_prefix(rc, "%s", p->path[0]) : 0;
 }
 
+/* 1: the list of serial numbers has this one. */
+static int names_serial(const char *list, const char *serial)
+{
+	size_t n = strlen(serial);
+
+	for (const char *at = list; at && n; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+		if (!strncmp(at, serial, n) && (!at[n] || at[n] == ','))
+			return 1;
+	return 0;
+}
+
+/* A drive is written only if it carries a pool, or was named by its serial number for erasing. */
+static int guard_drives(struct pool *p, const struct pool_opts *o)
+{
+	struct store_probe *probe;
+	int rc;
+
+	if (o->erase_serial) {
+		for (uint32_t i = 0; i < p->n_dev; i++) {
+			const struct nvme_fn *f = nvme_fn_of(p->ctrl, i);
+
+			if (!names_serial(o->erase_serial, f->serial))
+				return err_set(-EPERM, "%s is a %s with serial number %s, not %s; nothing was touched",
+				               p->path[i], f->model, f->serial, o->erase_serial);
+		}
+		return 0;
+	}
+	probe = malloc(sizeof(*probe));
+	rc = probe ? read_names(p, probe) : err_set(-ENOMEM, "pool: no memory");
+	free(probe);
+	return rc ? err_set(-EPERM,
+	                    "%s carries no pool, and is not written before it does; make one with: tutti format "
+	                    "--yes-erase SERIAL %s",
+	                    p->path[0], p->path[0])
+	          : 0;
+}
+
 static void close_all(struct pool *p)
 {
 	if (p->ctrl)
 		p->ops->close(p->ctrl);
 	p->ctrl = NULL;
 	for (uint32_t i = 0; i < p->n_dev; i++)
-		close(p->fd[i]);
+		if (p->fd[i] >= 0)
+			close(p->fd[i]);
 	p->n_dev = 0;
 }
 
@@ -146,6 +200,8 @@ int pool_open(const struct pool_opts *o, struct pool *p)
 	rc = open_fds(p, o, o->paths, o->n_paths);
 	if (!rc)
 		rc = open_ctrl(p, o);
+	if (!rc && p->nvme && o->as_given && !o->read_only)
+		rc = guard_drives(p, o);
 	if (!rc && o->n_paths == 1 && !o->as_given)
 		rc = open_rest(p, o);
 	if (rc)

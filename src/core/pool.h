@@ -1,7 +1,8 @@
 /*
- * pool.h - a pool's devices, opened: files or block devices, and the controller that answers for them.
+ * pool.h - a pool's devices, opened: files, block devices or NVMe drives, and the controller that answers for them.
  *
- * Device i of the pool is namespace i + 1 of the controller.
+ * Device i of the pool is the i-th namespace of the controller. A drive is claimed by the process; what locks it
+ * between the process's own stores and lanes is a memory file that stands in for its first device.
  */
 #ifndef TUTTI_CORE_POOL_H
 #define TUTTI_CORE_POOL_H
@@ -14,7 +15,8 @@
 
 struct pool {
 	uint32_t n_dev;
-	int fd[TUTTI_DEVICES_MAX];
+	int fd[TUTTI_DEVICES_MAX]; /* [0] carries the pool's locks; of a drive, the others are -1 */
+	int nvme;
 	char path[TUTTI_DEVICES_MAX][POOL_PATH_BYTES];
 	const struct ctrl_ops *ops;
 	struct ctrl *ctrl;
@@ -29,11 +31,12 @@ struct pool_opts {
 	int read_only;
 	int as_given; /* 1: no superblock yet: take the paths as they are (format) */
 	int no_sgl;
+	const char *erase_serial; /* as in tutti_format_opts */
 };
 
 /*
- * For tests: every virtual controller that this process opens from now on does its I/O through ops (NULL: io_uring again).
- * Not thread-safe.
+ * For tests: every virtual controller that this process opens from now on does its I/O through ops (NULL: io_uring
+ * again). Not thread-safe.
  */
 void pool_use_io(const struct ctrl_io_ops *ops, void *arg);
 /* Likewise: their logical block and largest transfer (0: what the medium has). */
@@ -44,6 +47,8 @@ void pool_use_blocks(uint32_t lba_bytes, uint32_t mdts_bytes);
  * superblock. -ENOENT, -EACCES...: a path; -ENODEV: a device is missing, truncated or of another pool.
  */
 int pool_open(const struct pool_opts *o, struct pool *p);
+/* 1: it begins like the name of a drive. */
+int pool_path_is_nvme(const char *path);
 void pool_close(struct pool *p);
 /* The controller of this process's choice for a data path; NULL for an unknown kind. */
 const struct ctrl_ops *pool_ctrl_ops(enum tutti_controller kind);

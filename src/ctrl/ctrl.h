@@ -1,9 +1,9 @@
 /*
  * ctrl.h - what answers NVMe queues. One const struct of functions per controller.
  *
- * A controller has namespaces (NVMe's word: nsid 1..n, one per file, block device or real namespace) and
- * queue pairs. Device code writes submission entries and reads completions in memory; only set-up and
- * teardown go through these functions. Queue pair memory belongs to the controller.
+ * A controller has namespaces (NVMe's word; one per file, block device or real namespace) and queue pairs; those of
+ * one unit reach the namespaces of that unit. Device code writes submission entries and reads completions in memory;
+ * only set-up and teardown go through these functions. Queue pair memory belongs to the controller.
  *
  * Threads: open, close, qp_create, qp_delete, map and unmap are called by one thread at a time (core's
  * lock). A queue pair is used by one device thread block at a time.
@@ -17,6 +17,7 @@
 #define CTRL_QPS_MAX 64u
 
 struct ctrl; /* each controller's own */
+struct ctrl_counters;
 
 /* What Identify says. Nothing in the project assumes any of these. */
 struct ctrl_ns_info {
@@ -26,15 +27,18 @@ struct ctrl_ns_info {
 	    mem_align_bytes; /* alignment of data addresses that the fast path needs (statx dio_mem_align, else lba) */
 	uint32_t preferred_io_bytes;   /* 128 to 512 KiB */
 	int direct;                    /* 0: the file system has no O_DIRECT; I/O goes through the page cache */
+	uint32_t unit;                 /* whose queue pairs reach it */
+	uint32_t nsid;                 /* what commands call it */
 };
 
 struct ctrl_info {
 	char model[40]; /* for reports: "virt io_uring", "QEMU NVMe Ctrl" */
 	uint32_t n_ns;
-	struct ctrl_ns_info ns[CTRL_NS_MAX]; /* [nsid - 1] */
+	struct ctrl_ns_info ns[CTRL_NS_MAX]; /* in the order of the targets */
+	uint32_t n_units;        /* functions: each has queue pairs of its own; software has one */
 	uint32_t mdts_bytes;     /* largest transfer of one command */
 	uint32_t depth_max;      /* entries of a queue, at most */
-	uint32_t qps_max;
+	uint32_t qps_max;        /* of each unit */
 	uint32_t sgl_max;        /* descriptors of a command; 0: no SGL support */
 	int reaches_accel;       /* can move data straight into accelerator memory */
 	int volatile_cache;      /* FLUSH matters */
@@ -100,9 +104,29 @@ struct ctrl_ops {
 	int (*mem_map)(struct ctrl *c, void *va, uint64_t bytes, uint64_t *dma_addr, int *registered);
 	/* Exactly what was mapped. -EBUSY: a command in flight uses it; -ENOENT: not mapped so. */
 	int (*mem_unmap)(struct ctrl *c, void *va, uint64_t bytes);
+	/* qp_create on unit `unit` (qp_create is unit 0). NULL: there is one unit. */
+	int (*qp_create_on)(struct ctrl *c, uint32_t unit, uint32_t depth, struct port_parker *cq_parker,
+	                    struct dev_qp *out);
+	/* 1: the controller was reset since, by someone else's need: no command of it will be answered. NULL: never.
+	 * Any thread. */
+	int (*qp_lost)(struct ctrl *c, const struct dev_qp *qp);
+	/* NULL: it has none. */
+	int (*counters)(struct ctrl *c, struct ctrl_counters *out);
 };
 
-extern const struct ctrl_ops ctrl_null, ctrl_virt, ctrl_model;
+static inline int ctrl_qp_lost(const struct ctrl_ops *ops, struct ctrl *c, const struct dev_qp *qp)
+{
+	return ops->qp_lost && ops->qp_lost(c, qp);
+}
+
+/* qp_create on any unit of any controller. */
+static inline int ctrl_qp_create(const struct ctrl_ops *ops, struct ctrl *c, uint32_t unit, uint32_t depth,
+                                 struct port_parker *cq_parker, struct dev_qp *out)
+{
+	return unit ? ops->qp_create_on(c, unit, depth, cq_parker, out) : ops->qp_create(c, depth, cq_parker, out);
+}
+
+extern const struct ctrl_ops ctrl_null, ctrl_virt, ctrl_model, ctrl_vfio;
 
 /* Counters of a soft controller, for tests, bench and doctor. Any thread; values are a snapshot. */
 struct ctrl_counters {
@@ -111,7 +135,7 @@ struct ctrl_counters {
 	uint64_t bounced;   /* commands whose addresses or lengths O_DIRECT refuses: copied through an aligned buffer */
 	uint64_t resumed;   /* short, interrupted or refused I/Os of which the rest was submitted again */
 };
-/* 0, or -EOPNOTSUPP for a controller that has none. */
+/* Of a soft controller. */
 int ctrl_counters(struct ctrl *c, struct ctrl_counters *out);
 
 #endif

@@ -185,4 +185,5 @@ const struct ctrl_ops ctrl_model = {
 	.qp_delete = ctrl_soft_qp_delete,
 	.mem_map = ctrl_soft_mem_map,
 	.mem_unmap = ctrl_soft_mem_unmap,
+	.counters = ctrl_counters,
 };

@@ -12,6 +12,7 @@
 #define SPIN_NS 20000u
 #define NAP_NS 50000
 #define SHUTDOWN_NS 5000000000ull
+#define ADMIN_NS 10000000000ull
 
 /* ---- registers ---- */
 
@@ -58,8 +59,10 @@ static int wait_status(struct nvme_fn *f, uint32_t mask, uint32_t value, uint64_
 		if ((csts & NVME_CSTS_CFS) && value)
 			return err_set(-EIO, "%s: the controller reports a fatal status (CSTS %#x)", f->name, csts);
 		if (port_now_ns() >= deadline_ns)
-			return err_set(-ETIMEDOUT, "%s: CSTS is %#x, wanted %#x of %#x in the time that CAP.TO allows; "
-			               "power-cycle the drive", f->name, csts, value, mask);
+			return err_set(-ETIMEDOUT,
+			               "%s: CSTS is %#x, wanted %#x of %#x in the time that CAP.TO allows; "
+			               "power-cycle the drive",
+			               f->name, csts, value, mask);
 		nap();
 	}
 }
@@ -115,8 +118,10 @@ int nvme_admin_run(struct nvme_fn *f, const struct nvme_sqe *e, uint64_t deadlin
 			if (csts == NVME_GONE)
 				return gone(f);
 			if (csts & NVME_CSTS_CFS)
-				return err_set(-EIO, "%s: the controller reports a fatal status (CSTS %#x)", f->name, csts);
-			return err_set(-ETIMEDOUT, "%s: admin command %#x was not answered in time", f->name, own.opcode);
+				return err_set(-EIO, "%s: the controller reports a fatal status (CSTS %#x)", f->name,
+				               csts);
+			return err_set(-ETIMEDOUT, "%s: admin command %#x was not answered in time", f->name,
+			               own.opcode);
 		}
 		if (now - start > SPIN_NS)
 			nap();
@@ -168,7 +173,8 @@ int nvme_fn_up(struct nvme_fn *f)
 	reg_write(f, NVME_REG_AQA, (NVME_ADMIN_DEPTH - 1) << 16 | (NVME_ADMIN_DEPTH - 1));
 	reg_write64(f, NVME_REG_ASQ, f->memory_dma);
 	reg_write64(f, NVME_REG_ACQ, f->memory_dma + DEV_PAGE_BYTES);
-	reg_write(f, NVME_REG_CC, NVME_CC_ENTRIES | NVME_CC_EN); /* memory pages of 4096, NVM command set, round robin */
+	reg_write(f, NVME_REG_CC,
+	          NVME_CC_ENTRIES | NVME_CC_EN); /* memory pages of 4096, NVM command set, round robin */
 	rc = wait_status(f, NVME_CSTS_RDY, NVME_CSTS_RDY, ready_deadline(f));
 	if (rc)
 		return rc;
@@ -187,8 +193,9 @@ int nvme_fn_fence(struct nvme_fn *f)
 	if (rc)
 		return rc;
 	f->fences++;
-	f->generation++;
+	__atomic_fetch_add(&f->generation, 1, __ATOMIC_RELEASE);
 	f->up = 0;
+	nvme_wake_all(f);
 	/* Best effort: the next nvme_fn_up finds out. Where it can't be reset alone, clearing CC.EN does the same. */
 	f->t.ops->reset(f->t.self);
 	return f->t.ops->bus_master(f->t.self, 0);
@@ -226,8 +233,8 @@ static int check_registers(struct nvme_fn *f)
 		               f->name, 4u << NVME_CAP_MPSMIN(f->cap));
 	doorbells = NVME_REG_DOORBELLS + 4ull * (4u << NVME_CAP_DSTRD(f->cap));
 	if (f->depth_max < 2 || f->t.bar0_bytes < doorbells)
-		return err_set(-EOPNOTSUPP, "%s: CAP %#llx with a BAR 0 of %llu bytes is not a usable controller", f->name,
-		               (unsigned long long)f->cap, (unsigned long long)f->t.bar0_bytes);
+		return err_set(-EOPNOTSUPP, "%s: CAP %#llx with a BAR 0 of %llu bytes is not a usable controller",
+		               f->name, (unsigned long long)f->cap, (unsigned long long)f->t.bar0_bytes);
 	return 0;
 }
 
@@ -272,6 +279,7 @@ int nvme_fn_open(const struct nvme_transport *t, const char *name, struct nvme_f
 		return err_set(-ENOMEM, "%s: no memory", name);
 	}
 	f->t = *t;
+	f->admin_ns = ADMIN_NS;
 	snprintf(f->name, sizeof(f->name), "%s", name);
 	pthread_mutex_init(&f->lock, NULL);
 	pthread_mutex_init(&f->irq_lock, NULL);

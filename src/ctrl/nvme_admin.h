@@ -1,14 +1,14 @@
 /*
  * nvme_admin.h - one NVMe function driven from user space: registers, admin queue, I/O queue pairs.
  *
- * How the function was claimed is behind nvme_transport: VFIO, a kernel module of our own, or a mock in a test. Reads and
- * writes of data never pass here: device code posts them on the queue pairs that this file makes.
+ * How the function was claimed is behind nvme_transport: VFIO, a kernel module of our own, or a mock in a test. Reads
+ * and writes of data never pass here: device code posts them on the queue pairs that this file makes.
  *
- * Bad days. A queue pair that must go is deleted by admin command; the controller answers that only when it has let go of
- * all its commands. Where the admin queue does not answer either, the function is fenced: bus mastering is taken from it,
- * after which no memory of ours can change, and it is reset. All its queue pairs are gone then (their generation is
- * past), and the next one that is made brings the controller up again. CC.EN is never cleared while queue pairs that the
- * controller could be asked to delete are still there.
+ * Bad days. A queue pair that must go is deleted by admin command; the controller answers that only when it has let go
+ * of all its commands. Where the admin queue does not answer either, the function is fenced: bus mastering is taken
+ * from it, after which no memory of ours can change, and it is reset. All its queue pairs are gone then (their
+ * generation is past), and the next one that is made brings the controller up again. CC.EN is never cleared while queue
+ * pairs that the controller could be asked to delete are still there.
  *
  * Threads: every call takes the function's lock; a second thread of ours waits for interrupts and wakes parkers.
  */
@@ -82,6 +82,7 @@ struct nvme_fn {
 	uint8_t *memory;
 	uint64_t memory_dma;
 	uint16_t cid;
+	uint64_t admin_ns; /* for one admin command, unless its caller has less time; tests make it short */
 	int up;         /* enabled, and the admin queue answers */
 	int admin_lost; /* an admin command was not answered: only a reset helps */
 	uint32_t generation;
@@ -108,6 +109,8 @@ void nvme_fn_close(struct nvme_fn *f);
 int nvme_qp_create(struct nvme_fn *f, uint32_t depth, struct port_parker *parker, struct dev_qp *out);
 /* As ctrl_ops.qp_delete. */
 int nvme_qp_delete(struct nvme_fn *f, struct dev_qp *qp, uint64_t deadline_ns);
+/* 1: the function was fenced since it was made. Takes no lock. */
+int nvme_qp_lost(const struct nvme_fn *f, uint32_t qid);
 /* One admin command; *dw0 (may be NULL) is its result. 0, NVMe status, -ETIMEDOUT, -ENODEV, -EIO. */
 int nvme_admin(struct nvme_fn *f, const struct nvme_sqe *e, uint64_t deadline_ns, uint32_t *dw0);
 /* NULL: the function has no such active namespace. */

@@ -14,7 +14,7 @@ static int identify(struct nvme_fn *f, uint32_t cns, uint32_t nsid, const void *
 
 	e.dptr.prp.prp1 = f->memory_dma + 2 * DEV_PAGE_BYTES;
 	memset(f->memory + 2 * DEV_PAGE_BYTES, 0, DEV_PAGE_BYTES);
-	rc = nvme_admin_run(f, &e, port_now_ns() + NVME_ADMIN_NS, NULL);
+	rc = nvme_admin_run(f, &e, port_now_ns() + f->admin_ns, NULL);
 	*data = f->memory + 2 * DEV_PAGE_BYTES;
 	if (rc > 0)
 		return err_set(rc, "%s: Identify (CNS %u, namespace %u) failed: %s", f->name, cns, nsid, err_name(rc));
@@ -44,8 +44,9 @@ static int controller(struct nvme_fn *f)
 	text_of(f->serial, id->sn, sizeof(id->sn));
 	text_of(f->firmware, id->fr, sizeof(id->fr));
 	if ((id->sqes & 15) > 6 || (id->cqes & 15) > 4)
-		return err_set(-EOPNOTSUPP, "%s: the controller's queue entries are larger than 64 and 16 bytes (%#x, %#x)",
-		               f->name, id->sqes, id->cqes);
+		return err_set(-EOPNOTSUPP,
+		               "%s: the controller's queue entries are larger than 64 and 16 bytes (%#x, %#x)", f->name,
+		               id->sqes, id->cqes);
 	f->mdts_bytes = id->mdts == 0 ? 0 : id->mdts < 19 ? 4096u << id->mdts : 1u << 31;
 	f->sgl = (id->sgls & 3) != 0; /* all our addresses and lengths are multiples of four */
 	f->volatile_cache = id->vwc & 1;
@@ -95,7 +96,8 @@ int nvme_fn_identify(struct nvme_fn *f)
 	for (uint32_t i = 0; i < sizeof(list) / sizeof(list[0]) && list[i] && !rc; i++)
 		rc = name_space(f, list[i]);
 	if (f->n_ns_left)
-		log_warn("%s: %u namespaces; only the first %u can be used", f->name, f->n_ns + f->n_ns_left, NVME_NS_MAX);
+		log_warn("%s: %u namespaces; only the first %u can be used", f->name, f->n_ns + f->n_ns_left,
+		         NVME_NS_MAX);
 	return rc;
 }
 
@@ -106,10 +108,11 @@ int nvme_fn_features(struct nvme_fn *f)
 	                     .cdw11 = (CTRL_QPS_MAX - 1) << 16 | (CTRL_QPS_MAX - 1)};
 	uint32_t granted = 0, sqs, cqs;
 	uint64_t room;
-	int rc = nvme_admin_run(f, &e, port_now_ns() + NVME_ADMIN_NS, &granted);
+	int rc = nvme_admin_run(f, &e, port_now_ns() + f->admin_ns, &granted);
 
 	if (rc)
-		return rc > 0 ? err_set(rc, "%s: the controller refuses a number of queues: %s", f->name, err_name(rc)) : rc;
+		return rc > 0 ? err_set(rc, "%s: the controller refuses a number of queues: %s", f->name, err_name(rc))
+		              : rc;
 	sqs = (granted & 0xffff) + 1;
 	cqs = (granted >> 16) + 1;
 	f->qps_max = sqs < cqs ? sqs : cqs;

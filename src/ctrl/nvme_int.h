@@ -4,8 +4,6 @@
 
 #include "ctrl/nvme_admin.h"
 
-#define NVME_ADMIN_NS 10000000000ull /* for one admin command, unless its caller has less time */
-
 /* nvme_admin without the lock. */
 int nvme_admin_run(struct nvme_fn *f, const struct nvme_sqe *e, uint64_t deadline_ns, uint32_t *dw0);
 /* From any state: disabled, then enabled with empty admin queues; the number of I/O queues is asked for again. */
@@ -15,6 +13,8 @@ int nvme_fn_fence(struct nvme_fn *f);
 int nvme_fn_identify(struct nvme_fn *f);
 /* Asks for I/O queues. */
 int nvme_fn_features(struct nvme_fn *f);
+/* Wakes everybody who sleeps on a queue pair. */
+void nvme_wake_all(struct nvme_fn *f);
 int nvme_irq_start(struct nvme_fn *f);
 void nvme_irq_stop(struct nvme_fn *f);
 uint32_t *nvme_doorbell(const struct nvme_fn *f, uint32_t qid, int cq);

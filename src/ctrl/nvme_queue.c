@@ -1,8 +1,8 @@
 /*
  * nvme_queue.c - I/O queue pairs of a function, and the thread that turns its interrupts into wakes.
  *
- * A queue pair's memory is freed only when the controller has let go of it: it answered Delete SQ and Delete CQ, or it was
- * fenced since. Else the memory stays for ever, and is counted.
+ * A queue pair's memory is freed only when the controller has let go of it: it answered Delete SQ and Delete CQ, or it
+ * was fenced since. Else the memory stays for ever, and is counted.
  */
 #include "ctrl/nvme_int.h"
 
@@ -68,7 +68,7 @@ static int delete_one(struct nvme_fn *f, uint8_t opcode, uint32_t qid, uint64_t 
 static int create_both(struct nvme_fn *f, struct nvme_queue *q, uint32_t qid, int interrupt)
 {
 	uint32_t size_id = (q->depth - 1) << 16 | qid;
-	uint64_t deadline_ns = port_now_ns() + NVME_ADMIN_NS;
+	uint64_t deadline_ns = port_now_ns() + f->admin_ns;
 	struct nvme_sqe e = {.opcode = NVME_ADMIN_CREATE_CQ, .cdw10 = size_id, .cdw11 = NVME_QUEUE_CONTIGUOUS};
 	int rc;
 
@@ -112,8 +112,8 @@ static int create(struct nvme_fn *f, uint32_t depth, struct port_parker *parker,
 	while (qid <= f->qps_max && f->queue[qid].memory)
 		qid++;
 	if (qid > f->qps_max)
-		return err_set(-ENOSPC, "%s: all %u queue pairs of the controller are in use; open fewer lanes or SMs", f->name,
-		               f->qps_max);
+		return err_set(-ENOSPC, "%s: all %u queue pairs of the controller are in use; open fewer lanes or SMs",
+		               f->name, f->qps_max);
 	q = &f->queue[qid];
 	rc = queue_memory(f, q, depth);
 	if (rc)
@@ -143,10 +143,11 @@ int nvme_qp_create(struct nvme_fn *f, uint32_t depth, struct port_parker *parker
 	int rc;
 
 	if (depth < 2 || depth > f->depth_max)
-		return err_set(-EINVAL, "%s: a queue pair of %u entries; 2 to %u are possible", f->name, depth, f->depth_max);
+		return err_set(-EINVAL, "%s: a queue pair of %u entries; 2 to %u are possible", f->name, depth,
+		               f->depth_max);
 	if (parker && !f->n_irqs)
-		return err_set(-EOPNOTSUPP, "%s: the function has no MSI-X interrupts, so nothing can sleep on its queues",
-		               f->name);
+		return err_set(-EOPNOTSUPP,
+		               "%s: the function has no MSI-X interrupts, so nothing can sleep on its queues", f->name);
 	pthread_mutex_lock(&f->lock);
 	rc = create(f, depth, parker, out);
 	pthread_mutex_unlock(&f->lock);
@@ -190,9 +191,16 @@ int nvme_qp_delete(struct nvme_fn *f, struct dev_qp *qp, uint64_t deadline_ns)
 		memset(qp, 0, sizeof(*qp));
 	}
 	pthread_mutex_unlock(&f->lock);
-	return rc ? err_set(-ETIMEDOUT, "%s: the controller neither deletes queue pair %u nor can be reset; memory that it "
-	                    "knows must stay", f->name, qp->id)
+	return rc ? err_set(-ETIMEDOUT,
+	                    "%s: the controller neither deletes queue pair %u nor can be reset; memory that it "
+	                    "knows must stay",
+	                    f->name, qp->id)
 	          : 0;
+}
+
+int nvme_qp_lost(const struct nvme_fn *f, uint32_t qid)
+{
+	return __atomic_load_n(&f->generation, __ATOMIC_ACQUIRE) != f->queue[qid].generation;
 }
 
 void nvme_queues_delete(struct nvme_fn *f)
@@ -202,7 +210,7 @@ void nvme_queues_delete(struct nvme_fn *f)
 
 		if (!q->memory)
 			continue;
-		if (!delete_or_fence(f, q, qid, port_now_ns() + NVME_ADMIN_NS))
+		if (!delete_or_fence(f, q, qid, port_now_ns() + f->admin_ns))
 			queue_free(f, q);
 		else
 			f->lost_bytes += q->memory_bytes;
@@ -216,6 +224,15 @@ static void wake_vector(struct nvme_fn *f, uint32_t vector)
 	pthread_mutex_lock(&f->irq_lock);
 	for (uint32_t qid = 1; qid <= CTRL_QPS_MAX; qid++)
 		if (f->queue[qid].parker && qid % f->n_irqs == vector)
+			port_unpark(f->queue[qid].parker);
+	pthread_mutex_unlock(&f->irq_lock);
+}
+
+void nvme_wake_all(struct nvme_fn *f)
+{
+	pthread_mutex_lock(&f->irq_lock);
+	for (uint32_t qid = 1; qid <= CTRL_QPS_MAX; qid++)
+		if (f->queue[qid].parker)
 			port_unpark(f->queue[qid].parker);
 	pthread_mutex_unlock(&f->irq_lock);
 }
@@ -254,7 +271,8 @@ int nvme_irq_start(struct nvme_fn *f)
 		if (f->irq_fd[f->n_irqs] < 0) {
 			rc = -errno;
 			close_irqs(f);
-			return err_set(rc, "%s: no descriptors for interrupts: %s; see ulimit -n", f->name, err_name(rc));
+			return err_set(rc, "%s: no descriptors for interrupts: %s; see ulimit -n", f->name,
+			               err_name(rc));
 		}
 	}
 	if (!n)

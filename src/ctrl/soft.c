@@ -177,6 +177,9 @@ void ctrl_soft_close(struct ctrl *c)
 int ctrl_soft_identify(struct ctrl *c, struct ctrl_info *out)
 {
 	*out = c->info;
+	out->n_units = 1;
+	for (uint32_t i = 0; i < out->n_ns; i++)
+		out->ns[i].nsid = i + 1;
 	return 0;
 }
 

@@ -15,4 +15,5 @@ const struct ctrl_ops ctrl_virt = {
 	.qp_delete = ctrl_soft_qp_delete,
 	.mem_map = ctrl_soft_mem_map,
 	.mem_unmap = ctrl_soft_mem_unmap,
+	.counters = ctrl_counters,
 };

@@ -163,7 +163,7 @@ void rig_shape_memory(struct rig *r, const struct rig_shape *shape)
 	s->block_tokens = s->block_tokens ? s->block_tokens : 16;
 	for (uint32_t i = 0; i < s->devices; i++) {
 		snprintf(r->path_bytes[i], sizeof(r->path_bytes[i]), "%s/rig%u", pool_dir, i);
-		r->paths[i] = r->path_bytes[i];
+		r->paths[i] = s->drives[0] ? s->drives[i] : r->path_bytes[i];
 	}
 	for (uint32_t rank = 0; rank < s->ranks; rank++)
 		shape_layout(r, rank);
@@ -191,6 +191,7 @@ void rig_format(struct rig *r)
 	o.prewrite = r->shape.prewrite_segments ? TUTTI_PREWRITE_SEGMENT : TUTTI_PREWRITE_NONE;
 	o.segment_bytes = r->shape.segment_pool_bytes;
 	o.overwrite = 1;
+	o.erase_serial = r->shape.erase_serial;
 	need(tutti_format(&o), "format");
 }
 

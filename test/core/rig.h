@@ -30,6 +30,8 @@ struct rig_shape {
 	int no_sgl, no_verify;
 	int prewrite_segments;       /* 1: reserve the space, write segments ahead; else a sparse file */
 	uint64_t segment_pool_bytes; /* of the pool's segments */
+	const char *drives[4];       /* NVMe namespaces instead of files */
+	const char *erase_serial;
 };
 
 struct rig {

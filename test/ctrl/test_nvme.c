@@ -1,0 +1,569 @@
+/*
+ * test_nvme.c - the user-space NVMe driver against a controller that is late, forgetful, wrong or dead (mock_nvme.h).
+ *
+ * Every case ends with the same questions: was the controller ever told an address that was not mapped, was a command
+ * id used twice, was CC.EN cleared under load, is any memory still mapped?
+ */
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "base/err.h"
+#include "check.h"
+#include "ctrl/mock_nvme.h"
+
+#define NAME "0000:00:00.0"
+#define MS 1000000ull
+#define SHORT_NS (200 * MS)
+
+static struct mock *mock;
+static struct nvme_fn *fn;
+
+static void up(const struct mock_opts *o)
+{
+	struct nvme_transport t;
+
+	mock = mock_new(o);
+	CHECK(mock != NULL);
+	CHECK_EQ(mock_claim(NULL, NAME, &t), 0);
+	CHECK_EQ(nvme_fn_open(&t, NAME, &fn), 0);
+	fn->admin_ns = SHORT_NS;
+}
+
+static void down(void)
+{
+	struct mock_counts n;
+
+	nvme_fn_close(fn);
+	n = mock_count(mock);
+	CHECK_EQ(n.dma_faults, 0);
+	CHECK_EQ(n.double_ids, 0);
+	CHECK_EQ(n.bad_doorbells, 0);
+	CHECK_EQ(n.en_under_load, 0);
+	CHECK_EQ(mock_mapped_bytes(mock), 0);
+	mock_free(mock);
+}
+
+static const struct mock_opts plain = {.vectors = 4};
+
+static uint64_t soon(uint64_t ms) { return port_now_ns() + ms * MS; }
+
+/* One Flush on a queue pair. The status, or -ETIMEDOUT. */
+static int flush(struct dev_qp *q, uint16_t cid, uint64_t ms)
+{
+	struct nvme_sqe e = {.opcode = NVME_CMD_FLUSH, .nsid = 1, .cid = cid};
+	struct nvme_cqe c;
+	uint64_t end = soon(ms);
+
+	dev_qp_post(q, &e);
+	dev_qp_ring(q);
+	while (!dev_qp_poll(q, &c))
+		if (port_now_ns() > end)
+			return -ETIMEDOUT;
+	dev_qp_release(q);
+	return NVME_CID(c.cid_status) == cid ? (int)NVME_STATUS(c.cid_status) : -EPROTO;
+}
+
+static int admin_identify(uint64_t ms)
+{
+	struct nvme_sqe e = {.opcode = NVME_ADMIN_IDENTIFY, .cdw10 = NVME_CNS_CONTROLLER};
+
+	e.dptr.prp.prp1 = fn->memory_dma + 2 * DEV_PAGE_BYTES;
+	return nvme_admin(fn, &e, soon(ms), NULL);
+}
+
+/* ---- what the controller says ---- */
+
+static void identifies(void)
+{
+	up(&(struct mock_opts){
+	    .n_ns = 3, .mdts = 5, .vectors = 2, .queues = 7, .mqes = 128, .serial = "S123", .volatile_cache = 1});
+	CHECK(!strcmp(fn->model, "mock controller"));
+	CHECK(!strcmp(fn->serial, "S123"));
+	CHECK_EQ(fn->mdts_bytes, 4096 << 5);
+	CHECK_EQ(fn->depth_max, 128);
+	CHECK_EQ(fn->qps_max, 7);
+	CHECK_EQ(fn->volatile_cache, 1);
+	CHECK_EQ(fn->sgl, 1);
+	CHECK_EQ(fn->n_ns, 3);
+	CHECK_EQ(fn->ns[2].nsid, 3);
+	CHECK_EQ(fn->ns[2].bytes, 64 << 20);
+	CHECK(nvme_ns_find(fn, 3) == &fn->ns[2]);
+	CHECK(!nvme_ns_find(fn, 4));
+	down();
+}
+
+static void doorbells_apart(void)
+{
+	struct dev_qp q;
+
+	up(&(struct mock_opts){.vectors = 1, .dstrd = 3});
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &q), 0);
+	for (uint16_t i = 0; i < 20; i++) /* around the ring */
+		CHECK_EQ(flush(&q, i, 1000), 0);
+	CHECK_EQ(nvme_qp_delete(fn, &q, soon(1000)), 0);
+	down();
+}
+
+static void queue_pairs_run_out(void)
+{
+	struct dev_qp q[4];
+
+	up(&(struct mock_opts){.vectors = 2, .queues = 3, .mqes = 64});
+	CHECK_EQ(nvme_qp_create(fn, 1, NULL, &q[0]), -EINVAL);
+	CHECK_EQ(nvme_qp_create(fn, 65, NULL, &q[0]), -EINVAL);
+	for (int i = 0; i < 3; i++)
+		CHECK_EQ(nvme_qp_create(fn, 64, NULL, &q[i]), 0);
+	CHECK_EQ(nvme_qp_create(fn, 64, NULL, &q[3]), -ENOSPC);
+	CHECK(strstr(err_text(), "all 3 queue pairs"));
+	CHECK_EQ(nvme_qp_delete(fn, &q[1], soon(1000)), 0);
+	CHECK_EQ(nvme_qp_delete(fn, &q[1], soon(1000)), -EINVAL);
+	CHECK_EQ(nvme_qp_create(fn, 64, NULL, &q[1]), 0);
+	CHECK_EQ(flush(&q[1], 3, 1000), 0);
+	down(); /* close deletes what is left */
+}
+
+static void interrupts_wake(void)
+{
+	static struct port_parker parker;
+	struct nvme_sqe e = {.opcode = NVME_CMD_FLUSH, .nsid = 1, .cid = 1};
+	struct nvme_cqe c;
+	struct dev_qp q;
+
+	up(&(struct mock_opts){.vectors = 2});
+	CHECK_EQ(nvme_qp_create(fn, 8, &parker, &q), 0);
+	mock_script(mock, MOCK_LATE, 30, 1, -1, 0, 1);
+	dev_qp_post(&q, &e);
+	dev_qp_ring(&q);
+	for (uint64_t end = soon(5000);;) {
+		port_park_announce(&parker);
+		if (dev_qp_poll(&q, &c)) {
+			port_park_cancel(&parker);
+			break;
+		}
+		CHECK_EQ(port_park_wait(&parker, end), 0);
+	}
+	CHECK(mock_count(mock).interrupts >= 1);
+	CHECK_EQ(nvme_qp_delete(fn, &q, soon(1000)), 0);
+	down();
+	up(&(struct mock_opts){.vectors = 0});
+	CHECK_EQ(nvme_qp_create(fn, 8, &parker, &q), -EOPNOTSUPP);
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &q), 0);
+	down();
+}
+
+/* ---- the admin queue on bad days ---- */
+
+static void admin_late_and_twice(void)
+{
+	up(&plain);
+	mock_script(mock, MOCK_LATE, 50, 0, -1, 0, 1);
+	CHECK_EQ(admin_identify(2000), 0);
+	mock_script(mock, MOCK_TWICE, 0, 0, -1, 0, 40); /* more often than the queue is long */
+	for (int i = 0; i < 60; i++)
+		CHECK_EQ(admin_identify(1000), 0);
+	CHECK(fn->stray_completions >= 39);
+	CHECK_EQ(fn->fences, 0);
+	down();
+}
+
+/* An admin command is not answered: said in time; the next queue pair brings the controller up again. */
+static void admin_unanswered(enum mock_deed deed, uint32_t arg, int result)
+{
+	struct dev_qp q, before;
+	uint64_t start;
+
+	up(&plain);
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &before), 0);
+	mock_script(mock, deed, arg, 0, NVME_ADMIN_IDENTIFY, 0, 1);
+	start = port_now_ns();
+	CHECK_EQ(admin_identify(100), result);
+	CHECK(port_now_ns() - start < 1500 * MS);
+	CHECK_EQ(admin_identify(100), -EIO); /* lost until a reset */
+	CHECK(!nvme_qp_lost(fn, before.id));
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &q), 0);
+	CHECK_EQ(fn->fences, 1);
+	CHECK(nvme_qp_lost(fn, before.id));
+	CHECK(!nvme_qp_lost(fn, q.id));
+	CHECK_EQ(flush(&q, 1, 1000), 0);
+	CHECK_EQ(admin_identify(1000), 0);
+	CHECK_EQ(nvme_qp_delete(fn, &before, soon(1000)), 0); /* gone with the reset: only its memory was left */
+	CHECK_EQ(nvme_qp_delete(fn, &q, soon(1000)), 0);
+	down();
+}
+
+static void admin_lost(void) { admin_unanswered(MOCK_LOST, 0, -ETIMEDOUT); }
+static void admin_wrong_id(void) { admin_unanswered(MOCK_WRONG_CID, 77, -ETIMEDOUT); }
+static void admin_wrong_phase(void) { admin_unanswered(MOCK_WRONG_PHASE, 0, -ETIMEDOUT); }
+static void admin_stall(void) { admin_unanswered(MOCK_STALL, 0, -ETIMEDOUT); }
+static void admin_fatal(void) { admin_unanswered(MOCK_CFS, 0, -EIO); }
+static void admin_answers_after_reset(void) { admin_unanswered(MOCK_AFTER_RESET, 0, -ETIMEDOUT); }
+
+static void create_fails(void)
+{
+	struct dev_qp q;
+
+	up(&plain);
+	mock_script(mock, MOCK_STATUS, NVME_SC_QUEUE_SIZE, 0, NVME_ADMIN_CREATE_SQ, 0, 1);
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &q), NVME_SC_QUEUE_SIZE);
+	CHECK_EQ(fn->fences, 0);
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &q), 0); /* the CQ of the first try is gone: the same id works */
+	CHECK_EQ(q.id, 1);
+	CHECK_EQ(nvme_qp_delete(fn, &q, soon(1000)), 0);
+	mock_script(mock, MOCK_LOST, 0, 0, NVME_ADMIN_CREATE_SQ, 0, 1);
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &q), -ETIMEDOUT);
+	CHECK_EQ(fn->fences, 1);
+	CHECK_EQ(fn->lost_bytes, 0);
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &q), 0);
+	CHECK_EQ(flush(&q, 1, 1000), 0);
+	CHECK_EQ(nvme_qp_delete(fn, &q, soon(1000)), 0);
+	down();
+}
+
+/* ---- I/O queue pairs on bad days ---- */
+
+/* A command is lost; the queue pair can be deleted by admin command, and nothing else notices. */
+static void io_lost(void)
+{
+	struct dev_qp q, other;
+
+	up(&plain);
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &q), 0);
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &other), 0);
+	mock_script(mock, MOCK_LOST, 0, 1, -1, 0, 1);
+	CHECK_EQ(flush(&q, 1, 50), -ETIMEDOUT);
+	CHECK_EQ(nvme_qp_delete(fn, &q, soon(1000)), 0);
+	CHECK_EQ(fn->fences, 0);
+	CHECK_EQ(flush(&other, 1, 1000), 0);
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &q), 0);
+	CHECK_EQ(flush(&q, 1, 1000), 0);
+	CHECK_EQ(nvme_qp_delete(fn, &q, soon(1000)), 0);
+	CHECK_EQ(nvme_qp_delete(fn, &other, soon(1000)), 0);
+	down();
+}
+
+/* The controller answers nothing any more: fenced within the deadline; both queue pairs' memory is free; it works
+ * again. */
+static void io_dead(enum mock_deed deed, int no_reset)
+{
+	struct mock_opts o = plain;
+	struct dev_qp q, other;
+	uint64_t start;
+
+	o.no_reset = no_reset;
+	up(&o);
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &q), 0);
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &other), 0);
+	mock_script(mock, deed, 0, 1, -1, 0, 1);
+	CHECK_EQ(flush(&q, 1, 50), -ETIMEDOUT);
+	start = port_now_ns();
+	CHECK_EQ(nvme_qp_delete(fn, &q, soon(400)), 0);
+	CHECK(port_now_ns() - start < 1000 * MS);
+	CHECK_EQ(fn->fences, 1);
+	CHECK_EQ(fn->lost_bytes, 0);
+	CHECK(nvme_qp_lost(fn, other.id));
+	CHECK_EQ(nvme_qp_delete(fn, &other, soon(400)), 0);
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &q), 0);
+	CHECK_EQ(flush(&q, 1, 1000), 0);
+	CHECK_EQ(nvme_qp_delete(fn, &q, soon(1000)), 0);
+	down();
+}
+
+static void io_stall(void) { io_dead(MOCK_STALL, 0); }
+static void io_fatal(void) { io_dead(MOCK_CFS, 0); }
+static void io_stall_without_reset(void) { io_dead(MOCK_STALL, 1); }
+static void io_fatal_without_reset(void) { io_dead(MOCK_CFS, 1); }
+
+/* A completion that comes after the reset finds no memory of ours to change. */
+static void io_answers_after_reset(void)
+{
+	struct mock_counts n;
+	struct dev_qp q;
+
+	up(&plain);
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &q), 0);
+	mock_script(mock, MOCK_AFTER_RESET, 0, 1, -1, 0, 1);
+	CHECK_EQ(flush(&q, 1, 50), -ETIMEDOUT);
+	mock_script(mock, MOCK_LOST, 0, 0, NVME_ADMIN_DELETE_SQ, 0, 1);
+	CHECK_EQ(nvme_qp_delete(fn, &q, soon(200)), 0);
+	CHECK_EQ(fn->fences, 1);
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &q), 0);
+	CHECK_EQ(flush(&q, 1, 1000), 0);
+	CHECK_EQ(nvme_qp_delete(fn, &q, soon(1000)), 0);
+	n = mock_count(mock);
+	CHECK_EQ(n.dma_faults, 1); /* it tried, where the queue had been */
+	nvme_fn_close(fn);
+	mock_free(mock);
+}
+
+/* The function is pulled out: nobody may say that its memory is safe, and nobody hangs. */
+static void removed(void)
+{
+	struct dev_qp q;
+	uint64_t start = port_now_ns();
+
+	up(&plain);
+	CHECK_EQ(nvme_qp_create(fn, 8, NULL, &q), 0);
+	mock_script(mock, MOCK_GONE, 0, 1, -1, 0, 1);
+	CHECK_EQ(flush(&q, 1, 50), -ETIMEDOUT);
+	CHECK_EQ(nvme_qp_delete(fn, &q, soon(200)), -ETIMEDOUT);
+	CHECK(strstr(err_text(), "must stay"));
+	CHECK_EQ(admin_identify(100), -EIO);
+	nvme_fn_close(fn);
+	CHECK(port_now_ns() - start < 3000 * MS);
+	CHECK(mock_mapped_bytes(mock) > 0);
+	mock_free(mock);
+}
+
+static void never_ready(void)
+{
+	struct nvme_transport t;
+	uint64_t start = port_now_ns();
+
+	mock = mock_new(&(struct mock_opts){.never_ready = 1, .to_500ms = 1});
+	CHECK_EQ(mock_claim(NULL, NAME, &t), 0);
+	CHECK_EQ(nvme_fn_open(&t, NAME, &fn), -ETIMEDOUT);
+	CHECK(strstr(err_text(), "CAP.TO"));
+	CHECK(port_now_ns() - start >= 900 * MS && port_now_ns() - start < 3000 * MS);
+	CHECK_EQ(mock_mapped_bytes(mock), 0);
+	mock_free(mock);
+}
+
+/* ---- as a controller ---- */
+
+static void paths(void)
+{
+	static const char *const bad[] = {"nvme:",
+	                                  "nvme:0000:01:00.0",
+	                                  "nvme:0000:01:00.0/",
+	                                  "nvme:0000:01:00.0/0",
+	                                  "nvme:0000:01:00.0/x",
+	                                  "nvme:0000:01:00.0/1x",
+	                                  "nvme:0000:01:00.0/4294967295",
+	                                  "nvme:01:00.0/1",
+	                                  "nvme:0000:01:00:0/1",
+	                                  "nvme:../../0000:01/1",
+	                                  "nvme:00000000000000000000000000000000000000000:01:00.0/1"};
+	char function[NVME_NAME_BYTES];
+	uint32_t nsid;
+
+	CHECK_EQ(nvme_path("nvme:0000:c1:00.0/12", function, &nsid), 0);
+	CHECK(!strcmp(function, "0000:c1:00.0"));
+	CHECK_EQ(nsid, 12);
+	CHECK_EQ(nvme_path("/dev/nvme0n1", function, &nsid), -ENOENT);
+	CHECK_EQ(nvme_path(NULL, function, &nsid), -ENOENT);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		CHECK_EQ(nvme_path(bad[i], function, &nsid), -EINVAL);
+}
+
+static int open_one(const char *path, struct ctrl **c)
+{
+	struct ctrl_target t = {.path = path, .fd = -1};
+	struct ctrl_opts o = {.targets = &t, .n_targets = 1, .sgl = 1};
+
+	return ctrl_vfio.open(&o, c);
+}
+
+static void refuses(const struct mock_opts *o, const char *path, int result, const char *said)
+{
+	struct ctrl *c;
+
+	mock = mock_new(o);
+	CHECK_EQ(open_one(path, &c), result);
+	CHECK(strstr(err_text(), said));
+	CHECK_EQ(mock_mapped_bytes(mock), 0);
+	mock_free(mock);
+}
+
+static void unusable_drives(void)
+{
+	refuses(&(struct mock_opts){.metadata_bytes = 8}, "nvme:" NAME "/1", -EOPNOTSUPP, "--lbaf");
+	refuses(&(struct mock_opts){.lba_bytes = 2048}, "nvme:" NAME "/1", -EOPNOTSUPP, "blocks of 2048");
+	refuses(&(struct mock_opts){.n_ns = 2}, "nvme:" NAME "/3", -ENODEV, "no active namespace 3");
+	refuses(&(struct mock_opts){.n_ns = 2}, "/tmp/x", -EINVAL, "all of one kind");
+}
+
+/* Two handles share the claimed function; what one maps and makes is its own. */
+static void handles_share(void)
+{
+	struct ctrl *a, *b;
+	struct dev_qp qa, qb;
+	struct ctrl_info info;
+	uint8_t *p = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint64_t da, db;
+
+	mock = mock_new(&(struct mock_opts){.n_ns = 2, .vectors = 1, .mdts = 2, .no_sgl = 1});
+	CHECK_EQ(open_one("nvme:" NAME "/1", &a), 0);
+	CHECK_EQ(open_one("nvme:" NAME "/2", &b), 0);
+	CHECK_EQ(mock_count(mock).enables, 1);
+	CHECK_EQ(ctrl_vfio.identify(b, &info), 0);
+	CHECK_EQ(info.ns[0].nsid, 2);
+	CHECK_EQ(info.mdts_bytes, 16384);
+	CHECK_EQ(info.sgl_max, 0);
+	CHECK_EQ(ctrl_vfio.qp_create(a, 16, NULL, &qa), 0);
+	CHECK_EQ(ctrl_vfio.qp_create(b, 16, NULL, &qb), 0);
+	CHECK(qa.id != qb.id);
+	CHECK_EQ(ctrl_vfio.mem_map(a, p + 512, 8192, &da, NULL), 0);
+	CHECK_EQ(da % 4096, 512);
+	CHECK_EQ(ctrl_vfio.mem_map(a, p, 4096, &db, NULL), -EEXIST);
+	CHECK_EQ(ctrl_vfio.mem_map(b, p, 8192, &db, NULL), 0);
+	CHECK_EQ(ctrl_vfio.mem_unmap(b, p, 4096), -ENOENT);
+	CHECK_EQ(ctrl_vfio.mem_unmap(b, p, 8192), 0);
+	ctrl_vfio.close(a); /* with a queue pair and a region left */
+	CHECK_EQ(flush(&qb, 1, 1000), 0);
+	CHECK_EQ(ctrl_vfio.qp_delete(b, &qb, soon(1000)), 0);
+	ctrl_vfio.close(b);
+	CHECK_EQ(mock_mapped_bytes(mock), 0);
+	CHECK_EQ(mock_count(mock).dma_faults, 0);
+	mock_free(mock);
+	munmap(p, 65536);
+}
+
+/* ---- 200 random programs of reads and writes against a model of the medium ---- */
+
+#define PROGRAMS 200
+#define STEPS 12
+#define MEDIUM (1u << 20)
+#define ARENA (256u << 10)
+
+struct machine {
+	struct ctrl *c;
+	struct dev_qp q;
+	struct dev_list list;
+	uint8_t *arena; /* then list pages */
+	uint64_t dma;
+	uint32_t lba, sgl_max, mdts;
+	uint8_t model[MEDIUM];
+	uint64_t seed;
+};
+
+static struct machine machine;
+
+/* One command over 1 to 5 pieces of the arena, with canaries around each piece of a read. */
+static void one_step(struct machine *m)
+{
+	uint32_t blocks = 1 + (uint32_t)(check_random(&m->seed) % (m->mdts / m->lba)), n_pieces = 0;
+	uint64_t lba = check_random(&m->seed) % (MEDIUM / m->lba - blocks), bytes = (uint64_t)blocks * m->lba, at = 0,
+	         used = 0;
+	struct nvme_sqe e = {.nsid = 1, .cdw10 = (uint32_t)lba, .cdw12 = blocks - 1};
+	struct {
+		uint64_t at, bytes;
+	} piece[6];
+	uint64_t align = m->sgl_max ? 4 : 4096;
+	int write = check_random(&m->seed) % 2;
+	struct dev_dptr d;
+	struct nvme_cqe c;
+
+	dev_dptr_begin(&d, &m->list, m->sgl_max);
+	while (used < bytes) {
+		uint64_t left = bytes - used,
+		         n = n_pieces == 5 ? left : (1 + check_random(&m->seed) % (left / align + 1)) * align;
+
+		n = n < left ? n : left;
+		at += check_random(&m->seed) % 4 * align; /* sometimes it touches the one before */
+		if (!n_pieces && !m->sgl_max)
+			at += check_random(&m->seed) % 2 && n % 4096 == 0 && left == n ? 512 : 0;
+		piece[n_pieces].at = at;
+		piece[n_pieces++].bytes = n;
+		CHECK_EQ(dev_dptr_add(&d, m->dma + at, n), 0);
+		at += n;
+		used += n;
+	}
+	CHECK(at <= ARENA);
+	for (uint64_t i = 0; i < ARENA; i += 8)
+		*(uint64_t *)(void *)(m->arena + i) = write ? check_random(&m->seed) : 0xC0C0C0C0C0C0C0C0ull;
+	e.opcode = write ? NVME_CMD_WRITE : NVME_CMD_READ;
+	dev_dptr_finish(&d, &e);
+	dev_qp_post(&m->q, &e);
+	dev_qp_ring(&m->q);
+	for (uint64_t end = soon(5000); !dev_qp_poll(&m->q, &c);)
+		CHECK(port_now_ns() < end);
+	dev_qp_release(&m->q);
+	CHECK_EQ(NVME_STATUS(c.cid_status), 0);
+	used = lba * m->lba;
+	at = 0;
+	for (uint32_t i = 0; i < n_pieces; i++) {
+		for (; at < piece[i].at && !write; at++)
+			CHECK_EQ(m->arena[at], 0xC0);
+		if (write)
+			memcpy(m->model + used, m->arena + piece[i].at, piece[i].bytes);
+		else
+			CHECK(!memcmp(m->model + used, m->arena + piece[i].at, piece[i].bytes));
+		used += piece[i].bytes;
+		at = piece[i].at + piece[i].bytes;
+	}
+	for (; at < ARENA && !write; at++)
+		CHECK_EQ(m->arena[at], 0xC0);
+}
+
+static void programs(uint32_t lba, uint32_t mdts, int no_sgl)
+{
+	struct machine *m = &machine;
+	uint64_t bytes = ARENA + 2 * DEV_PAGE_BYTES;
+	struct ctrl_info info;
+
+	mock = mock_new(
+	    &(struct mock_opts){.lba_bytes = lba, .mdts = mdts, .no_sgl = no_sgl, .ns_bytes = MEDIUM, .vectors = 1});
+	memset(m->model, 0, MEDIUM);
+	CHECK_EQ(open_one("nvme:" NAME "/1", &m->c), 0);
+	CHECK_EQ(ctrl_vfio.identify(m->c, &info), 0);
+	m->arena = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK_EQ(ctrl_vfio.mem_map(m->c, m->arena, bytes, &m->dma, NULL), 0);
+	m->list.n_pages = 2;
+	for (uint32_t i = 0; i < 2; i++) {
+		m->list.page[i] = (uint64_t *)(void *)(m->arena + ARENA + i * DEV_PAGE_BYTES);
+		m->list.dma[i] = m->dma + ARENA + i * DEV_PAGE_BYTES;
+	}
+	m->lba = lba;
+	m->sgl_max = info.sgl_max;
+	m->mdts = info.mdts_bytes < 131072 ? info.mdts_bytes : 131072;
+	for (int p = 0; p < PROGRAMS / 4; p++) {
+		m->seed = 1000 * lba + 10 * mdts + (uint64_t)p;
+		CHECK_EQ(ctrl_vfio.qp_create(m->c, 2 + (uint32_t)(m->seed % 15), NULL, &m->q), 0);
+		for (int i = 0; i < STEPS; i++)
+			one_step(m);
+		CHECK_EQ(ctrl_vfio.qp_delete(m->c, &m->q, soon(1000)), 0);
+	}
+	CHECK(!memcmp(m->model, mock_medium(mock, 1), MEDIUM));
+	ctrl_vfio.close(m->c);
+	CHECK_EQ(mock_count(mock).dma_faults, 0);
+	munmap(m->arena, bytes);
+	mock_free(mock);
+}
+
+static void random_programs(void)
+{
+	programs(512, 5, 0);
+	programs(512, 1, 1);
+	programs(4096, 0, 0);
+	programs(4096, 5, 1);
+}
+
+int main(void)
+{
+	nvme_claim_by(mock_claim, NULL);
+	CHECK_RUN(identifies);
+	CHECK_RUN(doorbells_apart);
+	CHECK_RUN(queue_pairs_run_out);
+	CHECK_RUN(interrupts_wake);
+	CHECK_RUN(admin_late_and_twice);
+	CHECK_RUN(admin_lost);
+	CHECK_RUN(admin_wrong_id);
+	CHECK_RUN(admin_wrong_phase);
+	CHECK_RUN(admin_stall);
+	CHECK_RUN(admin_fatal);
+	CHECK_RUN(admin_answers_after_reset);
+	CHECK_RUN(create_fails);
+	CHECK_RUN(io_lost);
+	CHECK_RUN(io_stall);
+	CHECK_RUN(io_fatal);
+	CHECK_RUN(io_stall_without_reset);
+	CHECK_RUN(io_fatal_without_reset);
+	CHECK_RUN(io_answers_after_reset);
+	CHECK_RUN(removed);
+	CHECK_RUN(never_ready);
+	CHECK_RUN(paths);
+	CHECK_RUN(unusable_drives);
+	CHECK_RUN(handles_share);
+	CHECK_RUN(random_programs);
+	return check_end();
+}
