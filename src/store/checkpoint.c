@@ -20,12 +20,22 @@
 struct stream {
 	struct store *s;
 	uint8_t *buffer;
+	uint64_t room;       /* of the buffer: BLOCKS blocks, or the whole stream if that is less */
 	uint64_t at, filled; /* in the buffer */
 	uint64_t offset;     /* of the buffer in the stream */
 	uint64_t total;      /* bytes of the stream */
 	uint64_t chain;
 	int result;
 };
+
+static int stream_alloc(struct stream *t)
+{
+	t->room = (uint64_t)BLOCKS * WIRE_CHECKPOINT_BLOCK;
+	if (t->total < t->room)
+		t->room = geom_round_up(t->total, WIRE_PAGE_BYTES);
+	t->buffer = store_io_alloc(t->room);
+	return t->buffer ? 0 : err_set(-ENOMEM, "no memory for the checkpoint");
+}
 
 static void chain_add(struct stream *t, uint64_t bytes)
 {
@@ -71,7 +81,7 @@ static void put(struct stream *t, const void *data, uint64_t bytes)
 	const uint8_t *from = data;
 
 	while (bytes && !t->result) {
-		uint64_t room = (uint64_t)BLOCKS * WIRE_CHECKPOINT_BLOCK - t->at, n = bytes < room ? bytes : room;
+		uint64_t room = t->room - t->at, n = bytes < room ? bytes : room;
 
 		memcpy(t->buffer + t->at, from, n);
 		t->at += n;
@@ -99,8 +109,8 @@ static void get(struct stream *t, void *data, uint64_t bytes)
 		if (!n) {
 			t->offset += t->filled;
 			t->filled = t->total - t->offset;
-			if (t->filled > (uint64_t)BLOCKS * WIRE_CHECKPOINT_BLOCK)
-				t->filled = (uint64_t)BLOCKS * WIRE_CHECKPOINT_BLOCK;
+			if (t->filled > t->room)
+				t->filled = t->room;
 			t->at = 0;
 			if (!t->filled)
 				t->result = -EBADMSG;
@@ -236,9 +246,9 @@ int store_checkpoint_write(struct store *s)
 		return 0;
 	}
 	memcpy(head.uuid, s->super.uuid, sizeof(head.uuid));
-	t.buffer = store_io_alloc((uint64_t)BLOCKS * WIRE_CHECKPOINT_BLOCK);
-	if (!t.buffer)
-		return err_set(-ENOMEM, "no memory to write the checkpoint");
+	r = stream_alloc(&t);
+	if (r)
+		return r;
 	put(&t, &head, sizeof(head));
 	for (uint32_t i = 0; !r && i < STORE_NAMESPACES_MAX; i++)
 		if (s->ns[i])
@@ -386,9 +396,9 @@ int store_checkpoint_load(struct store *s)
 	struct wire_checkpoint head;
 	int r;
 
-	t.buffer = store_io_alloc((uint64_t)BLOCKS * WIRE_CHECKPOINT_BLOCK);
-	if (!t.buffer)
-		return err_set(-ENOMEM, "no memory to read the checkpoint");
+	r = stream_alloc(&t);
+	if (r)
+		return r;
 	get(&t, &head, sizeof(head));
 	r = t.result;
 	if (!r && (head.magic != WIRE_CHECKPOINT_MAGIC || head.version != WIRE_DISK_VERSION || head.epoch != s->super.epoch ||

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#define HUGE_FROM_BYTES (16u << 20) /* below, whole huge pages would be most of what is used */
+
 /* Address space only: pages come with use, and a page that was never touched reads as zeros. */
 static void *reserve_memory(uint64_t bytes)
 {
@@ -17,7 +19,8 @@ static void *reserve_memory(uint64_t bytes)
 	if (p == MAP_FAILED)
 		return NULL;
 	/* Fewer TLB misses in lookups; where the kernel has no huge pages this is refused and nothing is lost. */
-	madvise(p, bytes, MADV_HUGEPAGE);
+	if (bytes >= HUGE_FROM_BYTES)
+		madvise(p, bytes, MADV_HUGEPAGE);
 	return p;
 }
 

@@ -216,7 +216,8 @@ static int super_lay_out(struct wire_super *w, uint64_t segment_bytes)
 	parts = w->shared ? w->ranks : 1;
 	w->ns_start_bytes = HEAD_BYTES;
 	w->segment_start_bytes = HEAD_BYTES + 2ull * STORE_NAMESPACES_MAX * WIRE_PAGE_BYTES;
-	w->checkpoint_room_bytes = w->bytes / 192 / WIRE_PAGE_BYTES * WIRE_PAGE_BYTES;
+	/* Of device 0, and so of all, since segments are equal: room for slots of 8 KiB on one device, 32 KiB on four. */
+	w->checkpoint_room_bytes = device / 192 / WIRE_PAGE_BYTES * WIRE_PAGE_BYTES;
 	if (w->checkpoint_room_bytes < WIRE_PAGE_BYTES)
 		w->checkpoint_room_bytes = WIRE_PAGE_BYTES;
 	if (w->checkpoint_room_bytes > 512 * MIB)
