@@ -215,6 +215,13 @@ void report_lines(FILE *f, const struct report_sum *s, const struct replay_log *
 	        report_percent(s->hit_tokens, s->tokens), report_percent(s->hit_blocks, s->blocks), s->hit_blocks, s->blocks);
 	fprintf(f, "%-14s %" PRIu64 " blocks; not kept %" PRIu64 "; evicted %" PRIu64 "\n", "stored", s->stored_blocks,
 	        s->unstored_blocks, log->ns_info.evicted);
+	if (!s->bytes_in && !s->bytes_out) { /* metadata only */
+		fprintf(f, "%-14s %.1f s of CPU time, %.1f s of them for keys; %" PRIu64 " errors\n", "CPU",
+		        (double)s->cpu_ns * 1e-9, (double)s->compute_cpu_ns * 1e-9, s->errors);
+		if (log->first_error[0])
+			fprintf(f, "%-14s %s\n", "first error", log->first_error);
+		return;
+	}
 	direction(f, "in", s->bytes_in, s->in_ns, c, c ? c->read_best : 0);
 	direction(f, "out", s->bytes_out, s->out_ns, c, c ? c->write_best : 0);
 	fprintf(f, "%-14s %.3f CPU seconds per GB, checksums in it (%.3f); the stand-in for compute apart (%.2f s)\n", "CPU",

@@ -204,7 +204,7 @@ static int finish_chunk(struct request *q, struct chunk *c)
 		if (!c->store_dropped && !store_result && bad <= c->store_count) {
 			c->stored = c->store_count - bad;
 			q->s->stored_blocks += (uint32_t)c->stored;
-			q->s->bytes_out += c->stored * block_bytes;
+			q->s->bytes_out += e->o.metadata_only ? 0 : c->stored * block_bytes;
 			atomic_fetch_add(&e->log->stored_blocks, c->stored);
 		}
 		tutti_release(e->ns, &c->reservation);

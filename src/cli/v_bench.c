@@ -323,7 +323,7 @@ static void print_text(const struct bench *b, const struct ceiling *c)
 
 	report_path(&b->info, path, sizeof(path));
 	printf("%-10s %s\n", "path", path);
-	if (b->info.why[0])
+	if (b->info.why[0] && controller_of(b->a) != TUTTI_CTRL_NULL)
 		printf("%-10s slower because %s\n", "", b->info.why);
 	printf("%-10s %" PRIu64 " blocks x %" PRIu64 " layers x %" PRIu64 " objects of %s = %s a round, %s; medians of %" PRIu64
 	       " rounds\n",

@@ -200,7 +200,7 @@ static void print_text(const struct cli_call *call, const struct replay_opts *o,
 	       a->pool || a->keep ? "" : " (temporary)");
 	report_path(&log->lane_info, path, sizeof(path));
 	printf("%-14s %s\n", "path", path);
-	if (log->lane_info.why[0])
+	if (log->lane_info.why[0] && !o->metadata_only)
 		printf("%-14s %s\n", "slower because", log->lane_info.why);
 	report_lines(stdout, sum, log, c);
 }
