@@ -203,6 +203,7 @@ int ring_wait(struct ring *r, uint32_t id, uint64_t deadline_ns, struct ring_res
 	                     .tv_nsec = (long)(deadline_ns % 1000000000u)};
 	int late = 0;
 
+	deadline_ns += !deadline_ns; /* 0 is a time that has passed; a parker would take it for "none" */
 	pthread_mutex_lock(&r->lock);
 	for (;;) {
 		/* While another thread is the reaper it may be looking at the head without the lock: only it may move it. */
