@@ -8,16 +8,13 @@
 
 #include "base/err.h"
 #include "core/store.h"
+#include "port/port.h"
 
-static struct timespec after(uint64_t ns)
+static uint64_t after(uint64_t ns)
 {
-	struct timespec t;
+	uint64_t now = port_now_ns();
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	ns += (uint64_t)t.tv_nsec;
-	t.tv_sec += (time_t)(ns / 1000000000u);
-	t.tv_nsec = (long)(ns % 1000000000u);
-	return t;
+	return ns > UINT64_MAX - now ? UINT64_MAX : now + ns;
 }
 
 static int sync_now(struct tutti_store *s, struct media *m)
@@ -66,39 +63,48 @@ static int prewrite_one(struct tutti_store *s)
 	return rc;
 }
 
+/* Under the lock, which is given up meanwhile. */
+static void sync_in_background(struct tutti_store *s)
+{
+	s->sync_asked = 0;
+	pthread_mutex_unlock(&s->lock);
+	if (sync_now(s, s->background))
+		log_warn("background sync failed: %s", err_text());
+	pthread_mutex_lock(&s->lock);
+}
+
+static void prewrite_in_background(struct tutti_store *s)
+{
+	int rc;
+
+	s->prewrite_asked = 0;
+	pthread_mutex_unlock(&s->lock);
+	rc = prewrite_one(s);
+	pthread_mutex_lock(&s->lock);
+	s->prewrite_asked |= rc == 0;
+}
+
 static void *background(void *arg)
 {
 	struct tutti_store *s = arg;
 
 	pthread_mutex_lock(&s->lock);
 	while (!s->stop) {
-		if (s->prewrite_asked) {
-			int rc;
+		int wanted = s->sync_asked && s->sync_interval_ns != UINT64_MAX;
 
-			s->prewrite_asked = 0;
-			pthread_mutex_unlock(&s->lock);
-			rc = prewrite_one(s);
-			pthread_mutex_lock(&s->lock);
-			s->prewrite_asked |= rc == 0;
-			if (rc == 0)
-				continue;
-		}
-		if (s->sync_asked && s->sync_interval_ns != UINT64_MAX) {
-			struct timespec due = after(s->sync_interval_ns);
+		/* A sync that is due comes before writing ahead: there may be no end of segments to write. */
+		if (wanted && port_now_ns() >= s->sync_due_ns) {
+			sync_in_background(s);
+		} else if (s->prewrite_asked) {
+			prewrite_in_background(s);
+		} else if (wanted) {
+			struct timespec due = {.tv_sec = (time_t)(s->sync_due_ns / 1000000000u),
+			                       .tv_nsec = (long)(s->sync_due_ns % 1000000000u)};
 
-			while (!s->stop && !s->prewrite_asked &&
-			       pthread_cond_timedwait(&s->wake, &s->lock, &due) != ETIMEDOUT)
-				;
-			if (s->stop || s->prewrite_asked)
-				continue;
-			s->sync_asked = 0;
-			pthread_mutex_unlock(&s->lock);
-			if (sync_now(s, s->background))
-				log_warn("background sync failed: %s", err_text());
-			pthread_mutex_lock(&s->lock);
-			continue;
+			pthread_cond_timedwait(&s->wake, &s->lock, &due);
+		} else {
+			pthread_cond_wait(&s->wake, &s->lock);
 		}
-		pthread_cond_wait(&s->wake, &s->lock);
 	}
 	pthread_mutex_unlock(&s->lock);
 	return NULL;
@@ -108,8 +114,11 @@ void background_poke(struct tutti_store *s, int committed)
 {
 	int wake = 0;
 
-	if (committed && !s->sync_asked)
+	if (committed && !s->sync_asked) {
+		/* From the commit on, whatever else happens meanwhile. */
+		s->sync_due_ns = after(s->sync_interval_ns);
 		wake = s->sync_asked = 1;
+	}
 	if (!committed && s->prewrite_ahead && !s->prewrite_asked)
 		wake = s->prewrite_asked = 1;
 	if (wake)

@@ -27,8 +27,9 @@ struct tutti_store {
 	pthread_t thread;
 	pthread_cond_t wake;
 	int thread_started, stop;
-	int sync_asked;            /* something was committed: sync after the interval */
+	int sync_asked;            /* something was committed: sync at sync_due_ns */
 	uint64_t sync_interval_ns; /* UINT64_MAX: never */
+	uint64_t sync_due_ns;
 	uint32_t prewrite_ahead;
 	int prewrite_asked;
 	pthread_mutex_t sync_lock; /* one sync at a time */
