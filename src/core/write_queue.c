@@ -12,6 +12,7 @@
 #define WRITE_BATCH_LAYERS 16u
 #define WRITE_BATCH_BYTES (64ull << 20)
 #define WRITES_IN_FLIGHT_MAX 2u
+#define DEADLINE_APART_NS 100000000ull /* plans whose deadlines are further apart don't share a kernel */
 
 int write_queue_init(struct write_queue *q, uint32_t room)
 {
@@ -39,7 +40,10 @@ static void write_done(void *arg)
 	write_queue_kick(l);
 }
 
-/* How many items from the front go into one kernel, and its deadline: the earliest of their plans'. */
+/*
+ * How many items from the front go into one kernel, and its deadline: the earliest of their plans'. A kernel fails as a whole,
+ * so a plan whose lease leaves it less time than the others have does not go with them.
+ */
 static uint32_t batch(struct write_queue *q, struct wire_iocb **iocbs, uint64_t *deadline_ns)
 {
 	uint64_t bytes = 0;
@@ -53,6 +57,9 @@ static uint32_t batch(struct write_queue *q, struct wire_iocb **iocbs, uint64_t 
 
 		if (plan_deadline(w->plan, &due))
 			due = port_now_ns(); /* too late: the kernel fails it at once, before any I/O */
+		if (n && item_at(q, n - 1)->plan != w->plan &&
+		    (due < *deadline_ns ? *deadline_ns - due : due - *deadline_ns) > DEADLINE_APART_NS)
+			break;
 		if (due < *deadline_ns)
 			*deadline_ns = due;
 		bytes += p->n * p->geom.objects_per_layer * p->geom.object_bytes;

@@ -12,6 +12,7 @@
 #include "dev/finish.h"
 
 #define DEV_ISSUE_BATCH 32u
+#define DEV_CLOCK_TURNS 16u
 
 /* First entry of block `index`'s share, moved to the start of a set so that runs are not cut. */
 PORT_FN uint32_t dev_share(const struct dev_step *s, uint32_t n, uint32_t index, uint32_t n_blocks)
@@ -178,22 +179,30 @@ PORT_FN int dev_wait(struct dev_block *b, uint64_t deadline_ns)
 
 /*
  * The kernel's body for one thread block: IOCBs sq[sq_first .. sq_first + count), count <= DEV_STEPS_MAX. b->index and
- * b->n_blocks are set. 0: all steps were signalled. -ETIMEDOUT, -ECANCELED (abort word), -EPROTO: steps from
+ * b->n_blocks are set. No command is made behind the deadline, however late the kernel started and however busy it is: a
+ * lease ends soon after it, and then the slots may be another's. 0: all steps were signalled. -ETIMEDOUT, -ECANCELED (abort word), -EPROTO: steps from
  * b->first_open on were not; commands may still be in flight, so the caller resets the queue pairs, then calls
  * dev_io_fail_rest. Nothing is reported as failed before that.
  */
 PORT_FN int dev_io_run(struct dev_block *b, uint32_t sq_first, uint32_t count)
 {
 	uint64_t deadline_ns = ~0ull;
+	uint32_t turns = 0; /* until the clock is looked at again */
 
 	dev_steps_load(b, sq_first, count);
 	for (uint32_t i = 0; i < count; i++)
 		if (b->steps[i].iocb->deadline_ns < deadline_ns)
 			deadline_ns = b->steps[i].iocb->deadline_ns;
 	while (b->first_open < b->n_steps) {
-		int moved = dev_fill(b);
-		int n = dev_reap(b);
+		int moved, n;
 
+		if (!turns--) {
+			if (port_now_ns() >= deadline_ns)
+				return -ETIMEDOUT;
+			turns = DEV_CLOCK_TURNS;
+		}
+		moved = dev_fill(b);
+		n = dev_reap(b);
 		if (n < 0)
 			return n;
 		if (dev_advance(b) || moved || n)
@@ -201,6 +210,7 @@ PORT_FN int dev_io_run(struct dev_block *b, uint32_t sq_first, uint32_t count)
 		n = dev_wait(b, deadline_ns);
 		if (n)
 			return n;
+		turns = 0; /* time has passed */
 	}
 	return 0;
 }
