@@ -1,10 +1,11 @@
 /*
- * micro_store.c - what the index costs: lookups, inserts with eviction, memory, reopening. Prints `name value unit` lines.
+ * micro_store.c - what the index costs: lookups, inserts with eviction, memory, reopening. Prints `name value unit`
+ * lines.
  *
  *     micro_store [directory for the pool file of the reopen rows; default TMPDIR or /tmp; "-": leave them out]
  *
- * The pools are metadata only: real headers, objects of 4 KiB that are never written, on sparse memory or a sparse file.
- * The reopen rows write and read 4 GiB of headers.
+ * The pools are metadata only: real headers, objects of 4 KiB that are never written, on sparse memory or a sparse
+ * file. The reopen rows write and read 4 GiB of headers.
  */
 #include "store/lane.h"
 #include "store/ram_media.h"
@@ -82,7 +83,9 @@ static size_t put_chain(struct store_ns *ns, const struct tutti_key *keys, size_
 	if (m) {
 		must(!store_hold_blocks(ns, &l, 0, count, &info, b), "blocks");
 		for (size_t i = 0; i < count; i++)
-			must(!lane_write(m, ns, 0, l.epoch, &info, &b[i], i ? &keys[i - 1] : &info.parent, LANE_HEADER_ONLY), "header");
+			must(!lane_write(m, ns, 0, l.epoch, &info, &b[i], i ? &keys[i - 1] : &info.parent,
+			                 LANE_HEADER_ONLY),
+			     "header");
 	}
 	must(!store_report(ns, &l, 0, 0, count, zeros), "report");
 	return count;
@@ -180,7 +183,9 @@ static void inserts(uint64_t slots, const char *name)
 			struct tutti_lease l;
 			size_t first, count;
 
-			must(!store_reserve(ns, k ? &parent : NULL, keys + k, 1, 1ull << 40, &first, &count, &l) && count == 1, "insert");
+			must(!store_reserve(ns, k ? &parent : NULL, keys + k, 1, 1ull << 40, &first, &count, &l) &&
+			         count == 1,
+			     "insert");
 			must(!store_report(ns, &l, 0, 0, 1, zeros), "report");
 			spent[i + k] = now_ns(NULL) - t;
 			parent = keys[k];
@@ -226,7 +231,8 @@ static void reopens(uint64_t slots, const char *dir)
 	char path[4096];
 	int fd;
 	uint64_t t;
-	struct store_media m = {.io = file_io, .flush = file_flush, .self = &fd, .n_dev = 1, .preferred_io_bytes = 131072};
+	struct store_media m = {
+	    .io = file_io, .flush = file_flush, .self = &fd, .n_dev = 1, .preferred_io_bytes = 131072};
 	struct tutti_pool_info info;
 	static struct tutti_key keys[CHAIN];
 	struct store *s;

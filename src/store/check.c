@@ -9,9 +9,10 @@
 
 /* A broken invariant: its text is the message. */
 #define MUST(ns, condition)                                                                                            \
-	do {                                                                                                               \
-		if (!(condition))                                                                                              \
-			return err_set(-EUCLEAN, "namespace %u: %s does not hold (check.c:%d)", (ns)->number, #condition, __LINE__);   \
+	do {                                                                                                           \
+		if (!(condition))                                                                                      \
+			return err_set(-EUCLEAN, "namespace %u: %s does not hold (check.c:%d)", (ns)->number,          \
+			               #condition, __LINE__);                                                          \
 	} while (0)
 
 struct recount {
@@ -112,13 +113,15 @@ static int check_lists(const struct store_ns *ns, const struct recount *n)
 			uint32_t count = (uint32_t)__builtin_popcountll(ns->sets[set].free);
 
 			MUST(ns, ns->sets[set].prev == before);
-			MUST(ns, count == slots ? list == LISTS_WHOLE + set % geom_sets_per_segment(&ns->geom) % ns->geom.n_dev
-			                        : list == count);
+			MUST(ns, count == slots
+			             ? list == LISTS_WHOLE + set % geom_sets_per_segment(&ns->geom) % ns->geom.n_dev
+			             : list == count);
 			before = set;
 			MUST(ns, ++sets <= n->sets);
 		}
 		MUST(ns, ns->lists[list].tail == before);
-		MUST(ns, (before != NONE) == (list < LISTS_WHOLE ? ns->partial >> list & 1 : ns->whole >> (list - LISTS_WHOLE) & 1));
+		MUST(ns, (before != NONE) ==
+		             (list < LISTS_WHOLE ? ns->partial >> list & 1 : ns->whole >> (list - LISTS_WHOLE) & 1));
 	}
 	MUST(ns, sets == n->sets);
 	for (uint32_t at = ns->cold, before = NONE; at != NONE; before = at, at = slot_at(ns, at)->b) {
@@ -201,12 +204,14 @@ int store_check(struct store *s)
 	for (uint32_t i = s->hold_first; i != NONE; i = s->holds[i].next)
 		holds++;
 	if (holds != s->n_holds || s->hold_look != NONE)
-		return err_set(-EUCLEAN, "%u leases and reservations are in the list, %u are counted", holds, s->n_holds);
+		return err_set(-EUCLEAN, "%u leases and reservations are in the list, %u are counted", holds,
+		               s->n_holds);
 	for (uint32_t i = 0; i < s->n_segments; i++) {
 		const struct segment *g = &s->segments[i];
 
 		if (g->state == SEGMENT_OWNED && (g->owner >= STORE_NAMESPACES_MAX || !s->ns[g->owner]))
-			return err_set(-EUCLEAN, "segment %u is owned by namespace %u, which is not there", i, g->owner);
+			return err_set(-EUCLEAN, "segment %u is owned by namespace %u, which is not there", i,
+			               g->owner);
 	}
 	for (uint32_t i = 0; i < STORE_NAMESPACES_MAX; i++) {
 		int r = s->ns[i] ? check_ns(s->ns[i]) : 0;

@@ -2,7 +2,8 @@
  * checkpoint.c - the index as one stream (wire/disk.h), written by a clean close, read by the next open.
  *
  * The stream is applied while it is read and its checksum is known only at its end; whatever does not hold on the way
- * or there (-EBADMSG) makes the caller forget all of it and read the headers instead. So a checkpoint can only save time.
+ * or there (-EBADMSG) makes the caller forget all of it and read the headers instead. So a checkpoint can only save
+ * time.
  */
 #include "store/state.h"
 
@@ -14,7 +15,7 @@
 #include <string.h>
 
 #define BLOCKS 4u /* transferred at a time */
-#define BATCH 32u  /* blocks of the index taken in at a time */
+#define BATCH 32u /* blocks of the index taken in at a time */
 
 /* A stream being written or read. */
 struct stream {
@@ -168,9 +169,15 @@ static void put_bitmap(struct stream *t, const struct store_ns *ns, uint32_t seg
 			int bit;
 
 			switch (slot_state(s)) {
-			case SLOT_FREE: bit = (s->bits & SLOT_HEADER) != 0; break;
-			case SLOT_COMMITTED: bit = unsynced(t->s, s); break;
-			default: bit = 1; break; /* free at the next open, and may have been written */
+			case SLOT_FREE:
+				bit = (s->bits & SLOT_HEADER) != 0;
+				break;
+			case SLOT_COMMITTED:
+				bit = unsynced(t->s, s);
+				break;
+			default:
+				bit = 1;
+				break; /* free at the next open, and may have been written */
 			}
 			bits |= (uint64_t)bit << k;
 		}
@@ -234,14 +241,16 @@ static int put_ns(struct stream *t, const struct store_ns *ns)
 /* Fills super.checkpoint_*. Bytes 0: it does not fit. */
 int store_checkpoint_write(struct store *s)
 {
-	struct wire_checkpoint head = {.magic = WIRE_CHECKPOINT_MAGIC, .version = WIRE_DISK_VERSION, .epoch = s->super.epoch};
+	struct wire_checkpoint head = {
+	    .magic = WIRE_CHECKPOINT_MAGIC, .version = WIRE_DISK_VERSION, .epoch = s->super.epoch};
 	struct stream t = {.s = s};
 	int r = 0;
 
 	s->super.checkpoint_bytes = s->super.checkpoint_sum = 0;
 	t.total = stream_bytes(s, &head.n_namespaces);
 	if (t.total > s->super.checkpoint_room_bytes) {
-		log_note("the index needs a checkpoint of %llu bytes, the pool has room for %llu: the next open reads all headers",
+		log_note("the index needs a checkpoint of %llu bytes, the pool has room for %llu: the next open reads "
+		         "all headers",
 		         (unsigned long long)t.total, (unsigned long long)s->super.checkpoint_room_bytes);
 		return 0;
 	}
@@ -401,8 +410,9 @@ int store_checkpoint_load(struct store *s)
 		return r;
 	get(&t, &head, sizeof(head));
 	r = t.result;
-	if (!r && (head.magic != WIRE_CHECKPOINT_MAGIC || head.version != WIRE_DISK_VERSION || head.epoch != s->super.epoch ||
-	           memcmp(head.uuid, s->super.uuid, sizeof(head.uuid)) || head.n_namespaces > STORE_NAMESPACES_MAX))
+	if (!r &&
+	    (head.magic != WIRE_CHECKPOINT_MAGIC || head.version != WIRE_DISK_VERSION || head.epoch != s->super.epoch ||
+	     memcmp(head.uuid, s->super.uuid, sizeof(head.uuid)) || head.n_namespaces > STORE_NAMESPACES_MAX))
 		r = -EBADMSG;
 	for (uint32_t i = 0; !r && i < head.n_namespaces; i++)
 		r = get_ns(&t);

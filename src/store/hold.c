@@ -1,14 +1,14 @@
 /*
  * hold.c - leases and reservations: who holds what until when.
  *
- * A lease pins the last block of its prefix. A reservation is a list of slots in chain order (linked through slot.b); its
- * first blocks leave the list as they are published, so what remains starts with the first unpublished one. A block
- * that fails becomes DEAD with all that hangs below it, in this and other reservations, but keeps its place in the list:
- * another rank's lane may still write to it. Dead slots come back when every rank has reported every block of the
+ * A lease pins the last block of its prefix. A reservation is a list of slots in chain order (linked through slot.b);
+ * its first blocks leave the list as they are published, so what remains starts with the first unpublished one. A block
+ * that fails becomes DEAD with all that hangs below it, in this and other reservations, but keeps its place in the
+ * list: another rank's lane may still write to it. Dead slots come back when every rank has reported every block of the
  * reservation, at expiry, or when the caller says that no lane has it.
  *
- * What one reservation does may concern others (a published parent, a dropped one): these are listed, and looked at before
- * the call returns.
+ * What one reservation does may concern others (a published parent, a dropped one): these are listed, and looked at
+ * before the call returns.
  */
 #include "store/state.h"
 
@@ -39,7 +39,8 @@ static struct hold *hold_take(struct store_ns *ns, enum hold_kind kind, uint64_t
 	if (s->hold_free == NONE)
 		store_hold_sweep(s, 1);
 	if (s->hold_free == NONE) {
-		err_set(-EAGAIN, "%u leases and reservations are out, the most there can be; release some", STORE_LEASES_MAX);
+		err_set(-EAGAIN, "%u leases and reservations are out, the most there can be; release some",
+		        STORE_LEASES_MAX);
 		return NULL;
 	}
 	i = s->hold_free;
@@ -256,8 +257,10 @@ static int reserve_prefix(struct store_ns *ns, const struct tutti_key *keys, siz
 			return 0;
 		s = slot_at(ns, at);
 		if (s->parent != *parent)
-			return err_set(-EINVAL, "reserve: key %zu is there already, but below another parent: the keys are not a chain",
-			               *first);
+			return err_set(
+			    -EINVAL,
+			    "reserve: key %zu is there already, but below another parent: the keys are not a chain",
+			    *first);
 		if (slot_state(s) != SLOT_COMMITTED)
 			return 1; /* someone else is writing it */
 		segment_of(ns, at)->stamp = ns->clock;
@@ -269,8 +272,8 @@ static int reserve_prefix(struct store_ns *ns, const struct tutti_key *keys, siz
 }
 
 /* Makes a free slot, taken out of its set, the next block of the reservation. */
-static void reserve_one(struct store_ns *ns, struct hold *h, uint32_t slot, uint32_t parent, const struct tutti_key *key,
-                        uint32_t *tail)
+static void reserve_one(struct store_ns *ns, struct hold *h, uint32_t slot, uint32_t parent,
+                        const struct tutti_key *key, uint32_t *tail)
 {
 	struct slot *s = slot_at(ns, slot);
 
@@ -310,7 +313,9 @@ static int reserve_slots(struct store_ns *ns, struct hold *h, uint32_t parent, c
 		if (at != NONE && slot_depth(slot_at(ns, at)) == DEPTH_MAX)
 			return err_set(-ENOSPC, "a chain has at most %u blocks", DEPTH_MAX + 1);
 		if (i && store_index_find(ns, &keys[i]) != NONE)
-			return err_set(-EINVAL, "reserve: key %zu is there already, its parent is not: the keys are not a chain", i);
+			return err_set(-EINVAL,
+			               "reserve: key %zu is there already, its parent is not: the keys are not a chain",
+			               i);
 		slot = store_space_take(ns, at, left < UINT32_MAX ? (uint32_t)left : UINT32_MAX, &r);
 		if (slot == NONE)
 			return r;
@@ -414,7 +419,9 @@ int store_hold_blocks(struct store_ns *ns, const struct tutti_lease *lease, size
 	uint32_t at;
 
 	if (!h || h->released)
-		return err_set(-ESTALE, "the lease or reservation is gone: released, expired, or of another session");
+		return err_set(
+		    -ESTALE,
+		    "the lease or reservation is gone: released, expired, or given before the pool was opened anew");
 	if (first > h->n_blocks || n > h->n_blocks - first)
 		return err_set(-EINVAL, "blocks %zu to %zu of a lease of %u", first, first + n, h->n_blocks);
 	memset(info, 0, sizeof(*info));
@@ -453,11 +460,13 @@ int store_report(struct store_ns *ns, const struct tutti_lease *reservation, uin
 	    s->holds[reservation->id & (STORE_LEASES_MAX - 1)].done_id == reservation->id)
 		return 0;
 	if (!h || h->kind != HOLD_RESERVATION)
-		return err_set(-ESTALE, "the reservation is gone: released, expired, or of another session");
+		return err_set(-ESTALE,
+		               "the reservation is gone: released, expired, or given before the pool was opened anew");
 	if (rank >= s->super.ranks)
 		return err_set(-EINVAL, "rank %u of %u reports", rank, s->super.ranks);
 	if (first > h->n_blocks || n > h->n_blocks - first)
-		return err_set(-EINVAL, "blocks %zu to %zu of a reservation of %u are reported", first, first + n, h->n_blocks);
+		return err_set(-EINVAL, "blocks %zu to %zu of a reservation of %u are reported", first, first + n,
+		               h->n_blocks);
 	ns->clock++;
 	at = h->slot;
 	for (size_t i = h->published; i < first + n; at = slot_at(ns, at)->b, i++) {

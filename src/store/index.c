@@ -1,9 +1,9 @@
 /*
  * index.c - key -> slot: an open-addressing table of (tag, slot), linear probing, at most half full.
  *
- * The tag is the key's 32-bit hash and gives the entry's home, so an entry can be moved back over a hole without looking
- * at its slot. A chain is looked up in batches: all table lines of a batch are fetched, then all slots, then they are
- * compared, so that the misses of a batch overlap.
+ * The tag is the key's 32-bit hash and gives the entry's home, so an entry can be moved back over a hole without
+ * looking at its slot. A chain is looked up in batches: all table lines of a batch are fetched, then all slots, then
+ * they are compared, so that the misses of a batch overlap.
  */
 #include "store/state.h"
 
@@ -22,7 +22,8 @@ static uint32_t key_tag(const struct tutti_key *key)
 
 static uint64_t home(const struct store_ns *ns, uint32_t tag)
 {
-	/* Scaled, not masked: the table's size is no power of two. table_max < 2^34, so the product needs more than 64 bits. */
+	/* Scaled, not masked: the table's size is no power of two. table_max < 2^34, so the product needs more than 64
+	 * bits. */
 	return (uint64_t)(((unsigned __int128)tag * ns->table_max) >> 32);
 }
 

@@ -33,7 +33,8 @@ int store_io_read(const struct store_media *m, uint32_t dev, uint64_t offset, vo
 	struct store_io io = {.dev = dev, .offset_bytes = offset, .bytes = bytes, .data = data};
 
 	if (offset > m->bytes[dev] || bytes > m->bytes[dev] - offset)
-		return err_set(-ENODEV, "device %u has %llu bytes, metadata is expected up to byte %llu: is it truncated?", dev,
+		return err_set(-ENODEV,
+		               "device %u has %llu bytes, metadata is expected up to byte %llu: is it truncated?", dev,
 		               (unsigned long long)m->bytes[dev], (unsigned long long)(offset + bytes));
 	return store_io_many(m, &io, 1);
 }
@@ -64,11 +65,12 @@ int store_io_read_around(const struct store_media *m, uint32_t dev, uint64_t off
 int store_io_write(const struct store_media *m, uint32_t dev, uint64_t offset, const void *data, uint64_t bytes)
 {
 	/* A write only reads the buffer. */
-	struct store_io io = {.dev = dev, .write = 1, .offset_bytes = offset, .bytes = bytes, .data = (void *)(uintptr_t)data};
+	struct store_io io = {
+	    .dev = dev, .write = 1, .offset_bytes = offset, .bytes = bytes, .data = (void *)(uintptr_t)data};
 
 	if (offset > m->bytes[dev] || bytes > m->bytes[dev] - offset)
-		return err_set(-ENODEV, "device %u has %llu bytes, a write up to byte %llu is wanted: is it truncated?", dev,
-		               (unsigned long long)m->bytes[dev], (unsigned long long)(offset + bytes));
+		return err_set(-ENODEV, "device %u has %llu bytes, a write up to byte %llu is wanted: is it truncated?",
+		               dev, (unsigned long long)m->bytes[dev], (unsigned long long)(offset + bytes));
 	return store_io_many(m, &io, 1);
 }
 

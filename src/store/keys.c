@@ -4,8 +4,8 @@
  *     "TUTTI-K1" | 32: digest of the namespace | 32: key of the block before, zeros at the start |
  *     4 x block_tokens: token ids | length: extra
  *
- * where each part is preceded by its length (32 bits) and everything is little endian. So a key says the namespace, every
- * token from the first on, and all that is not a token, and is the same in every process.
+ * where each part is preceded by its length (32 bits) and everything is little endian. So a key says the namespace,
+ * every token from the first on, and all that is not a token, and is the same in every process.
  */
 #include "store/store.h"
 

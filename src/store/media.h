@@ -23,15 +23,15 @@ struct store_io {
 
 struct store_media {
 	/*
-	 * Does all n transfers, in any order, several at a time; sets each result. Returns 0 if all are 0, else the first
-	 * failure. A write is not durable before flush. Gives up at a deadline of its own: -ETIMEDOUT.
+	 * Does all n transfers, in any order, several at a time; sets each result. Returns 0 if all are 0, else the
+	 * first failure. A write is not durable before flush. Gives up at a deadline of its own: -ETIMEDOUT.
 	 */
 	int (*io)(void *self, struct store_io *ios, uint32_t n);
 	/* All writes that completed before the call survive a power loss after it. */
 	int (*flush)(void *self, uint32_t dev);
 	void *self;
 	uint32_t n_dev;
-	uint64_t bytes[16];        /* capacity of each device */
+	uint64_t bytes[16];          /* capacity of each device */
 	uint32_t preferred_io_bytes; /* smallest of the devices' */
 };
 

@@ -83,7 +83,8 @@ int store_ns_make(struct store *s, uint32_t number, const struct wire_ns *w, str
 	if (!r)
 		r = store_ns_parse(w->record, w->record_bytes, &ns->facts);
 	if (!r && ns->facts.tp_size != s->super.ranks)
-		r = err_set(-EBADMSG, "tensor-parallel size %u in a pool of %u ranks", ns->facts.tp_size, s->super.ranks);
+		r = err_set(-EBADMSG, "tensor-parallel size %u in a pool of %u ranks", ns->facts.tp_size,
+		            s->super.ranks);
 	if (!r && store_table_geom(&s->super, &ns->facts, w->set_slots, 0, &ns->geom))
 		r = err_set(-EBADMSG, "a block of its geometry does not fit a segment");
 	if (!r)
@@ -125,17 +126,19 @@ static int ns_create(struct store *s, const struct tutti_ns_spec *spec, const ui
 	while (i < STORE_NAMESPACES_MAX && s->ns[i])
 		i++;
 	if (i == STORE_NAMESPACES_MAX)
-		return err_set(-ENOSPC, "the pool has its %u namespaces already: format another pool", STORE_NAMESPACES_MAX);
+		return err_set(-ENOSPC, "the pool has its %u namespaces already: format another pool",
+		               STORE_NAMESPACES_MAX);
 	memcpy(w.digest, digest->b, sizeof(w.digest));
 	memcpy(w.record, record, bytes);
 	w.set_slots = geom_choose_g(geom_round_up(spec->object_bytes, GEOM_PITCH_ALIGN), s->media.preferred_io_bytes);
 	r = store_ns_make(s, i, &w, &ns);
 	if (r == -EBADMSG)
 		return err_set(-EINVAL,
-		               "namespace %s: %u layers x %u objects of %llu bytes make no block that fits a segment's chunk of %llu "
+		               "namespace %s: %u layers x %u objects of %llu bytes make no block that fits a segment's "
+		               "chunk of %llu "
 		               "bytes: format the pool with larger segments",
-		               spec->model, spec->layers, spec->objects_per_layer, (unsigned long long)spec->object_bytes,
-		               (unsigned long long)s->super.chunk_bytes);
+		               spec->model, spec->layers, spec->objects_per_layer,
+		               (unsigned long long)spec->object_bytes, (unsigned long long)s->super.chunk_bytes);
 	if (r)
 		return r;
 	/* Above every sequence that a lost record at this place may bear. */
@@ -167,7 +170,8 @@ int store_ns_open(struct store *s, const struct tutti_ns_spec *spec, struct stor
 		if (!ns || memcmp(&ns->digest, &digest, sizeof(digest)))
 			continue;
 		if (ns->record_bytes != bytes || memcmp(ns->record, record, bytes))
-			return err_set(-EBADMSG, "namespace %s: the record on disk is not the one of this digest", spec->model);
+			return err_set(-EBADMSG, "namespace %s: the record on disk is not the one of this digest",
+			               spec->model);
 		*out = ns;
 		return 0;
 	}
@@ -252,16 +256,20 @@ int store_ns_clear(struct store_ns *ns)
 {
 	store_hold_sweep(ns->s, 1);
 	if (ns->n_leases || ns->n_reservations)
-		return err_set(-EBUSY, "namespace %s: %llu leases and %llu reservations are out; release them or wait until they expire",
-		               ns->facts.model, (unsigned long long)ns->n_leases, (unsigned long long)ns->n_reservations);
+		return err_set(
+		    -EBUSY,
+		    "namespace %s: %llu leases and %llu reservations are out; release them or wait until they expire",
+		    ns->facts.model, (unsigned long long)ns->n_leases, (unsigned long long)ns->n_reservations);
 	/* The segments' records bear the old generation, so on disk too they are free with this one write. */
 	ns->generation++;
 	store_ns_empty(ns);
 	return store_table_write_ns(ns);
 }
 
-int store_ns_each(struct store_ns *ns, int (*fn)(void *arg, const struct tutti_key *key, const struct tutti_key *parent,
-                  uint32_t depth, uint32_t slot), void *arg)
+int store_ns_each(struct store_ns *ns,
+                  int (*fn)(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth,
+                            uint32_t slot),
+                  void *arg)
 {
 	static const struct tutti_key none;
 	uint32_t spseg = ns->geom.slots_per_segment;
@@ -275,7 +283,8 @@ int store_ns_each(struct store_ns *ns, int (*fn)(void *arg, const struct tutti_k
 
 			if (slot_state(s) != SLOT_COMMITTED)
 				continue;
-			r = fn(arg, &s->key, s->parent == NONE ? &none : &slot_at(ns, s->parent)->key, slot_depth(s), i * spseg + k);
+			r = fn(arg, &s->key, s->parent == NONE ? &none : &slot_at(ns, s->parent)->key, slot_depth(s),
+			       i * spseg + k);
 			if (r)
 				return r;
 		}

@@ -3,8 +3,8 @@
  *
  *     "TUTTI-NS" | version (32 bits) | for each field: length (32 bits) | bytes
  *
- * Numbers are little endian. One list below gives the order for writing, parsing and the messages. No length is free and
- * nothing may follow, so there is exactly one record for the same facts, and the parser accepts no other.
+ * Numbers are little endian. One list below gives the order for writing, parsing and the messages. No length is free
+ * and nothing may follow, so there is exactly one record for the same facts, and the parser accepts no other.
  */
 #include "store/state.h"
 
@@ -27,12 +27,23 @@ struct field {
 	size_t in_spec, in_facts;
 };
 
-#define FIELD(kind, name) {#name, kind, offsetof(struct tutti_ns_spec, name), offsetof(struct store_ns_facts, name)}
+#define FIELD(kind, name)                                                                                              \
+	{                                                                                                              \
+#name, kind, offsetof(struct tutti_ns_spec, name), offsetof(struct store_ns_facts, name)               \
+	}
 static const struct field fields[] = {
-	FIELD(TEXT, model),           FIELD(DIGEST, weights),   FIELD(TEXT, kv_dtype),      FIELD(TEXT, backend),
-	FIELD(DIGEST, layout),        FIELD(NUMBER32, block_tokens), FIELD(NUMBER32, layers), FIELD(NUMBER32, kv_heads),
-	FIELD(NUMBER32, head_size),   FIELD(NUMBER32, tp_size), FIELD(NUMBER32, objects_per_layer),
-	FIELD(NUMBER64, object_bytes),
+    FIELD(TEXT, model),
+    FIELD(DIGEST, weights),
+    FIELD(TEXT, kv_dtype),
+    FIELD(TEXT, backend),
+    FIELD(DIGEST, layout),
+    FIELD(NUMBER32, block_tokens),
+    FIELD(NUMBER32, layers),
+    FIELD(NUMBER32, kv_heads),
+    FIELD(NUMBER32, head_size),
+    FIELD(NUMBER32, tp_size),
+    FIELD(NUMBER32, objects_per_layer),
+    FIELD(NUMBER64, object_bytes),
 };
 #define FIELDS (sizeof(fields) / sizeof(fields[0]))
 
@@ -100,7 +111,8 @@ static int add_field(const struct tutti_ns_spec *spec, const struct field *f, ui
 	case TEXT:
 		memcpy(&text, from, sizeof(text));
 		if (!text || !text[0])
-			return err_set(-EINVAL, "namespace: %s is not set; an unknown fact cannot be a default", f->name);
+			return err_set(-EINVAL, "namespace: %s is not set; an unknown fact cannot be a default",
+			               f->name);
 		if (strnlen(text, TEXT_BYTES_MAX + 1) > TEXT_BYTES_MAX)
 			return err_set(-EINVAL, "namespace: %s is longer than %u bytes", f->name, TEXT_BYTES_MAX);
 		if (!text_sound((const uint8_t *)text, strlen(text)))
@@ -108,7 +120,9 @@ static int add_field(const struct tutti_ns_spec *spec, const struct field *f, ui
 		return append(record, room, at, text, strlen(text));
 	case DIGEST:
 		if (!any_set(from, TUTTI_KEY_BYTES))
-			return err_set(-EINVAL, "namespace: %s is not set (all zeros); it must be a digest of the content", f->name);
+			return err_set(-EINVAL,
+			               "namespace: %s is not set (all zeros); it must be a digest of the content",
+			               f->name);
 		return append(record, room, at, from, TUTTI_KEY_BYTES);
 	default:
 		memcpy(&v, from, f->kind == NUMBER32 ? 4 : 8);
@@ -136,7 +150,8 @@ int store_ns_record(const struct tutti_ns_spec *spec, uint8_t *record, size_t *b
 			return r;
 	}
 	if (spec->tp_size > TUTTI_RANKS_MAX)
-		return err_set(-EINVAL, "namespace: tp_size is %u, at most %u are possible", spec->tp_size, TUTTI_RANKS_MAX);
+		return err_set(-EINVAL, "namespace: tp_size is %u, at most %u are possible", spec->tp_size,
+		               TUTTI_RANKS_MAX);
 	*bytes = at;
 	h = hash_new();
 	if (!h)
@@ -186,6 +201,7 @@ int store_ns_parse(const uint8_t *record, size_t bytes, struct store_ns_facts *o
 	if (at != bytes)
 		return err_set(-EBADMSG, "namespace record: %zu bytes follow its end", bytes - at);
 	if (out->tp_size > TUTTI_RANKS_MAX)
-		return err_set(-EBADMSG, "namespace record: tp_size is %u, at most %u are possible", out->tp_size, TUTTI_RANKS_MAX);
+		return err_set(-EBADMSG, "namespace record: tp_size is %u, at most %u are possible", out->tp_size,
+		               TUTTI_RANKS_MAX);
 	return 0;
 }

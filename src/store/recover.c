@@ -140,8 +140,8 @@ static int retry(struct scan *c, struct store_io *io)
 	int r = c->s->media.io(c->s->media.self, io, 1);
 
 	if (r > 0 || r == -EIO) {
-		log_warn("device %u: %llu bytes of headers at byte %llu cannot be read (%s); their blocks are lost", io->dev,
-		         (unsigned long long)io->bytes, (unsigned long long)io->offset_bytes, err_name(r));
+		log_warn("device %u: %llu bytes of headers at byte %llu cannot be read (%s); their blocks are lost",
+		         io->dev, (unsigned long long)io->bytes, (unsigned long long)io->offset_bytes, err_name(r));
 		return 0;
 	}
 	return r ? err_set(r, "device %u: headers at byte %llu cannot be read: %s", io->dev,

@@ -1,9 +1,9 @@
 /*
  * segment.c - segments change hands: free -> a namespace, or from one namespace to another; and prewriting.
  *
- * A hand-out is durable before any slot of it is used: the record names the owner and the first sequence number valid in
- * it, so whatever headers lie there from before are void. A segment whose record could not be written is out of use until
- * the next open, since the disk may say either.
+ * A hand-out is durable before any slot of it is used: the record names the owner and the first sequence number valid
+ * in it, so whatever headers lie there from before are void. A segment whose record could not be written is out of use
+ * until the next open, since the disk may say either.
  */
 #include "store/state.h"
 
@@ -168,7 +168,8 @@ static int extents_of(const struct store *s, uint32_t segment, struct store_exte
 	uint32_t parts = s->super.shared ? s->super.ranks : 1, at = 0;
 
 	if (*n < parts * s->super.n_dev)
-		return err_set(-ENOBUFS, "a segment of this pool has %u extents, room is for %u", parts * s->super.n_dev, *n);
+		return err_set(-ENOBUFS, "a segment of this pool has %u extents, room is for %u",
+		               parts * s->super.n_dev, *n);
 	for (uint32_t d = 0; d < s->super.n_dev; d++)
 		for (uint32_t part = 0; part < parts; part++) {
 			extents[at].dev = d;
@@ -189,8 +190,8 @@ int store_prewrite_next(struct store *s, uint32_t ahead, uint32_t *segment, stru
 	store_segments_free(s, &prewritten);
 	if (prewritten >= ahead)
 		return -ENOENT;
-	while (i < s->n_segments && (s->segments[i].state != SEGMENT_FREE || s->segments[i].prewritten ||
-	                             s->segments[i].prewrite_failed))
+	while (i < s->n_segments &&
+	       (s->segments[i].state != SEGMENT_FREE || s->segments[i].prewritten || s->segments[i].prewrite_failed))
 		i++;
 	if (i == s->n_segments)
 		return -ENOENT;
@@ -214,6 +215,6 @@ int store_prewrite_done(struct store *s, uint32_t segment, int result)
 	if (!result)
 		result = store_table_write_segment(s, segment);
 	if (result)
-		g->prewrite_failed = 1; /* in this session: the disk would fail again */
+		g->prewrite_failed = 1; /* until the next open: the disk would fail again */
 	return result;
 }

@@ -1,8 +1,8 @@
 /*
  * space.c - the free slots of one namespace, by stripe set.
  *
- * Each set has a mask of its free slots. Sets with free slots are in lists: wholly free ones by device, others by how many
- * are free. So every choice below is O(1):
+ * Each set has a mask of its free slots. Sets with free slots are in lists: wholly free ones by device, others by how
+ * many are free. So every choice below is O(1):
  *   1. go on in the parent's set, so that neighbours in a chain are neighbours on disk;
  *   2. a wholly free set, on the next device;
  *   3. the emptiest set, if at least half of it is free;
@@ -213,7 +213,8 @@ uint32_t store_space_take(struct store_ns *ns, uint32_t parent, uint32_t want, i
 		*result = r;
 	slot = take_evicted(ns, want);
 	if (slot == NONE && !*result)
-		*result = err_set(-ENOSPC, "namespace %s: every block of its %llu segments is leased, reserved or above one that is",
-		                  ns->facts.model, (unsigned long long)ns->n_segments);
+		*result = err_set(
+		    -ENOSPC, "namespace %s: every block of its %llu segments is leased, reserved or above one that is",
+		    ns->facts.model, (unsigned long long)ns->n_segments);
 	return slot;
 }

@@ -13,8 +13,8 @@
  *
  * RESERVED and COMMITTED slots are in the table and linked as a tree (parent, first child, siblings). Only committed
  * leaves without a lease are in the LRU list, so its cold end can always be evicted, and a lease need only pin the last
- * block of its prefix: everything above has a child. Because a slot in the LRU list has neither child nor pin, the list's
- * two links share their words with those (see struct slot).
+ * block of its prefix: everything above has a child. Because a slot in the LRU list has neither child nor pin, the
+ * list's two links share their words with those (see struct slot).
  */
 #ifndef TUTTI_STORE_STATE_H
 #define TUTTI_STORE_STATE_H
@@ -40,7 +40,8 @@ struct slot {
 	struct tutti_key key;
 	uint32_t parent;
 	uint32_t a; /* SLOT_LRU: colder neighbour. Else: first child */
-	uint32_t b; /* SLOT_LRU: hotter neighbour. COMMITTED, ZOMBIE: pins. RESERVED, DEAD: next block of the reservation */
+	uint32_t
+	    b; /* SLOT_LRU: hotter neighbour. COMMITTED, ZOMBIE: pins. RESERVED, DEAD: next block of the reservation */
 	uint32_t sib_next, sib_prev; /* children of one parent; roots are not linked */
 	uint32_t bits;               /* depth (24), state (3), flags */
 	uint32_t stamp;              /* last use. RESERVED, DEAD: the hold's index */
@@ -63,8 +64,8 @@ struct entry {
 struct store_ns {
 	struct store *s;
 	uint32_t number;
-	int used;           /* there is such a namespace */
-	int durable;        /* its record on disk says what is here */
+	int used;    /* there is such a namespace */
+	int durable; /* its record on disk says what is here */
 	uint64_t generation;
 	uint64_t record_sequence;
 	uint32_t record_copy; /* the newer one: 0, 1 */
@@ -79,7 +80,9 @@ struct store_ns {
 	struct entry *table;
 	uint64_t slots_max, sets_max, table_max;
 
-	struct { uint32_t head, tail; } lists[LISTS];
+	struct {
+		uint32_t head, tail;
+	} lists[LISTS];
 	uint64_t partial; /* bit i: lists[i] is not empty */
 	uint32_t whole;   /* bit d: lists[LISTS_WHOLE + d] is not empty */
 	uint32_t next_dev;
@@ -87,7 +90,8 @@ struct store_ns {
 	uint32_t cold, hot; /* ends of the LRU list */
 	uint32_t clock;     /* of stamps; compared by difference */
 	uint64_t used_ns;   /* time of the last lookup or reservation */
-	uint64_t n_free, n_committed, n_reserved, n_dead, n_zombie, n_lru, n_segments, n_leases, n_reservations, n_evicted;
+	uint64_t n_free, n_committed, n_reserved, n_dead, n_zombie, n_lru, n_segments, n_leases, n_reservations,
+	    n_evicted;
 	uint64_t table_peak; /* most entries so far */
 };
 
@@ -95,7 +99,7 @@ enum segment_state {
 	SEGMENT_FREE,
 	SEGMENT_OWNED,
 	SEGMENT_PREWRITING, /* free, and the caller writes to it */
-	SEGMENT_BAD,        /* its record could not be written: not used in this session */
+	SEGMENT_BAD,        /* its record could not be written: not used until the next open */
 };
 
 struct segment {
@@ -114,8 +118,8 @@ struct hold {
 	uint64_t expiry_ns, sequence;
 	struct store_ns *ns;
 	enum hold_kind kind;
-	int released;        /* a reservation that only waits for lanes */
-	uint32_t slot;       /* lease: the last block. Reservation: the first block that is not published */
+	int released;  /* a reservation that only waits for lanes */
+	uint32_t slot; /* lease: the last block. Reservation: the first block that is not published */
 	uint32_t n_blocks;
 	uint32_t published;  /* blocks before `slot` */
 	uint32_t live;       /* RESERVED blocks */
@@ -128,7 +132,7 @@ struct hold {
 
 struct store {
 	struct store_media media;
-	struct wire_super super; /* as on disk; epoch: this session's */
+	struct wire_super super; /* as on disk; epoch: this open's */
 	uint32_t super_copy;     /* the newer one */
 	uint32_t n_segments;
 	struct segment *segments;

@@ -169,8 +169,8 @@ void store_sync_end(struct store *s, uint64_t mark, int flush_result)
 	uint32_t no = (uint32_t)mark;
 
 	/*
-	 * After a flush that failed nobody knows what of the data before it is on the medium, and a later flush that works does not
-	 * tell either: those commits count as unflushed until they are verified.
+	 * After a flush that failed nobody knows what of the data before it is on the medium, and a later flush that
+	 * works does not tell either: those commits count as unflushed until they are verified.
 	 */
 	if (flush_result) {
 		uint32_t low = no <= s->synced ? no - 1 : s->synced;
@@ -191,7 +191,8 @@ static uint64_t index_bytes(const struct store_ns *ns)
 	const struct geom *g = &ns->geom;
 	uint64_t table = ns->table_max * sizeof(*ns->table), touched = ns->table_peak * WIRE_PAGE_BYTES;
 
-	return ns->n_segments * (g->slots_per_segment * sizeof(*ns->slots) + geom_sets_per_segment(g) * sizeof(*ns->sets)) +
+	return ns->n_segments *
+	           (g->slots_per_segment * sizeof(*ns->slots) + geom_sets_per_segment(g) * sizeof(*ns->sets)) +
 	       (touched < table ? touched : table);
 }
 

@@ -14,7 +14,7 @@
 #include "tutti/types.h"
 
 #define STORE_NAMESPACES_MAX 64u
-#define STORE_LEASES_MAX 4096u        /* leases and reservations out at once */
+#define STORE_LEASES_MAX 4096u /* leases and reservations out at once */
 #define STORE_NS_RECORD_BYTES_MAX 3072u
 #define STORE_HOST_BYTES 64
 
@@ -24,12 +24,12 @@ struct store_ns; /* owned by the store */
 /* ---- the pool ---- */
 
 struct store_format_opts {
-	const char *const *paths;  /* recorded, one a device; "" allowed */
-	uint32_t ranks;            /* divides n_dev: each rank has devices of its own; else all ranks share all devices */
-	uint64_t bytes;            /* total over all devices; already checked against their capacity */
-	uint64_t segment_bytes;    /* 0: chosen */
+	const char *const *paths; /* recorded, one a device; "" allowed */
+	uint32_t ranks;         /* divides n_dev: each rank has devices of its own; else all ranks share all devices */
+	uint64_t bytes;         /* total over all devices; already checked against their capacity */
+	uint64_t segment_bytes; /* 0: chosen */
 	uint8_t uuid[16];
-	int prewritten;            /* 1: the caller wrote the whole space: segments are born prewritten */
+	int prewritten; /* 1: the caller wrote the whole space: segments are born prewritten */
 };
 
 /*
@@ -41,15 +41,16 @@ int store_format(const struct store_media *m, const struct store_format_opts *o)
 /* What a superblock says, before or without opening: read by lanes, doctor, and for the error of a second opener. */
 struct store_probe {
 	uint8_t uuid[16];
-	uint32_t version, ranks, n_dev, device;  /* device: number of the device that was probed */
+	uint32_t version, ranks, n_dev, device; /* device: number of the device that was probed */
 	uint64_t bytes, device_bytes, chunk_bytes, epoch;
 	uint32_t n_segments;
 	int clean;
-	int32_t owner_pid;                       /* of the last opener */
+	int32_t owner_pid; /* of the last opener */
 	char owner_host[STORE_HOST_BYTES];
 	char paths[TUTTI_DEVICES_MAX][256];
 };
-/* Reads device `dev`. -ENOMEDIUM: no superblock (all zeros or foreign). -EBADMSG: damaged. -EPROTONOSUPPORT: version. */
+/* Reads device `dev`. -ENOMEDIUM: no superblock (all zeros or foreign). -EBADMSG: damaged. -EPROTONOSUPPORT: version.
+ */
 int store_probe(const struct store_media *m, uint32_t dev, struct store_probe *out);
 
 struct store_open_opts {
@@ -80,8 +81,12 @@ int store_dirty(const struct store *s); /* 1: something was committed since the 
  * writes zeros over its chunks, done() records it durably. *n_extents in: room, at least the pool's devices x ranks
  * (-ENOBUFS: less); out: filled. Until done() the segment is nobody's. */
 #define STORE_EXTENTS_MAX (TUTTI_DEVICES_MAX * TUTTI_RANKS_MAX)
-struct store_extent { uint32_t dev; uint64_t offset_bytes, bytes; };
-int store_prewrite_next(struct store *s, uint32_t ahead, uint32_t *segment, struct store_extent *extents, uint32_t *n_extents);
+struct store_extent {
+	uint32_t dev;
+	uint64_t offset_bytes, bytes;
+};
+int store_prewrite_next(struct store *s, uint32_t ahead, uint32_t *segment, struct store_extent *extents,
+                        uint32_t *n_extents);
 int store_prewrite_done(struct store *s, uint32_t segment, int result);
 
 /* ---- keys ---- */
@@ -100,7 +105,8 @@ int store_keys(const struct tutti_key *ns_digest, const struct tutti_key *parent
  * -EINVAL: a field is unset, too long or zero; the message names it.
  */
 int store_ns_record(const struct tutti_ns_spec *spec, uint8_t *record, size_t *bytes, struct tutti_key *digest);
-/* The inverse, for what is read from disk: -EBADMSG for anything store_ns_record would not write. Strings point into record. */
+/* The inverse, for what is read from disk: -EBADMSG for anything store_ns_record would not write. Strings point into
+ * record. */
 struct store_ns_facts {
 	char model[256], kv_dtype[256], backend[256];
 	uint8_t weights[32], layout[32];
@@ -118,8 +124,10 @@ uint64_t store_ns_generation(const struct store_ns *ns);
 /* Addresses for one rank. */
 void store_ns_geom(const struct store_ns *ns, uint32_t rank, struct geom *out);
 int store_ns_clear(struct store_ns *ns);
-int store_ns_each(struct store_ns *ns, int (*fn)(void *arg, const struct tutti_key *key, const struct tutti_key *parent,
-                  uint32_t depth, uint32_t slot), void *arg);
+int store_ns_each(struct store_ns *ns,
+                  int (*fn)(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth,
+                            uint32_t slot),
+                  void *arg);
 
 /* A lane's view of a pool that another process has open: reads the namespace record and derives addresses; takes
  * nothing, writes nothing. -ENOENT: no such namespace. */
@@ -135,8 +143,9 @@ int store_view(const struct store_media *m, const struct tutti_key *ns_digest, u
 /* ---- decisions ---- */
 
 enum store_block_flags {
-	STORE_BLOCK_HEADER_VALID = 1, /* reserve: the slot's header on disk may be valid: invalidate it before the first write */
-	STORE_BLOCK_SYNCED = 2,       /* lookup: committed and flushed, or verified */
+	STORE_BLOCK_HEADER_VALID =
+	    1, /* reserve: the slot's header on disk may be valid: invalidate it before the first write */
+	STORE_BLOCK_SYNCED = 2, /* lookup: committed and flushed, or verified */
 };
 struct store_block {
 	uint32_t slot;
@@ -154,8 +163,8 @@ int store_reserve(struct store_ns *ns, const struct tutti_key *parent, const str
 /* What a lease or reservation holds, in chain order: blocks[0..n) from block `first` of it. */
 struct store_hold_info {
 	enum tutti_op op;
-	uint64_t n_blocks;     /* of the whole lease or reservation */
-	uint64_t sequence;     /* of a reservation: goes into its headers */
+	uint64_t n_blocks;       /* of the whole lease or reservation */
+	uint64_t sequence;       /* of a reservation: goes into its headers */
 	struct tutti_key parent; /* of block `first`; zeros: none */
 };
 int store_hold_blocks(struct store_ns *ns, const struct tutti_lease *lease, size_t first, size_t n,
@@ -169,8 +178,8 @@ int store_hold_blocks(struct store_ns *ns, const struct tutti_lease *lease, size
  */
 int store_report(struct store_ns *ns, const struct tutti_lease *reservation, uint32_t rank, size_t first, size_t n,
                  const int32_t *results);
-/* A reader found block (slot, key) damaged: out of the index, with its descendants, unless the slot holds another key by
- * now. Returns 1 if something was dropped. */
+/* A reader found block (slot, key) damaged: out of the index, with its descendants, unless the slot holds another key
+ * by now. Returns 1 if something was dropped. */
 int store_drop(struct store_ns *ns, uint32_t slot, const struct tutti_key *key);
 /* verify found it sound: counts as synced after the next sync. */
 void store_mark_sound(struct store_ns *ns, uint32_t slot, const struct tutti_key *key);

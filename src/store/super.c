@@ -37,10 +37,10 @@ static int super_makes_sense(const struct wire_super *w)
 {
 	uint64_t parts = w->shared ? w->ranks : 1, total = 0;
 
-	if (!w->n_dev || w->n_dev > TUTTI_DEVICES_MAX || !w->ranks || w->ranks > TUTTI_RANKS_MAX || w->device >= w->n_dev ||
-	    w->shared > 1 || (!w->shared && w->n_dev % w->ranks) || !w->n_segments || w->n_segments > SEGMENTS_MAX ||
-	    w->chunk_bytes < CHUNK_BYTES_MIN || w->chunk_bytes > CHUNK_BYTES_MAX || w->chunk_bytes % WIRE_PAGE_BYTES ||
-	    w->clean > 1 || w->epoch > EPOCH_MAX || w->bytes > INT64_MAX)
+	if (!w->n_dev || w->n_dev > TUTTI_DEVICES_MAX || !w->ranks || w->ranks > TUTTI_RANKS_MAX ||
+	    w->device >= w->n_dev || w->shared > 1 || (!w->shared && w->n_dev % w->ranks) || !w->n_segments ||
+	    w->n_segments > SEGMENTS_MAX || w->chunk_bytes < CHUNK_BYTES_MIN || w->chunk_bytes > CHUNK_BYTES_MAX ||
+	    w->chunk_bytes % WIRE_PAGE_BYTES || w->clean > 1 || w->epoch > EPOCH_MAX || w->bytes > INT64_MAX)
 		return 0;
 	for (uint32_t d = 0; d < w->n_dev; d++) {
 		if (w->device_bytes[d] > w->bytes - total || w->data_start_bytes[d] % WIRE_PAGE_BYTES ||
@@ -86,10 +86,13 @@ int store_super_read(const struct store_media *m, uint32_t dev, struct wire_supe
 	} else if (!r && unread) {
 		r = err_set(-EIO, "device %u: the superblock cannot be read, neither copy of it is whole", dev);
 	} else if (!r && other_version) {
-		r = err_set(-EPROTONOSUPPORT, "device %u holds a pool of format version %d, this library knows version %u", dev,
+		r = err_set(-EPROTONOSUPPORT,
+		            "device %u holds a pool of format version %d, this library knows version %u", dev,
 		            other_version, WIRE_DISK_VERSION);
 	} else if (!r && seen) {
-		r = err_set(-EBADMSG, "device %u: both copies of the superblock are damaged; the pool must be formatted anew", dev);
+		r = err_set(-EBADMSG,
+		            "device %u: both copies of the superblock are damaged; the pool must be formatted anew",
+		            dev);
 	} else if (!r) {
 		r = err_set(-ENOMEDIUM, "device %u holds no pool: format it first", dev);
 	}
@@ -118,7 +121,8 @@ int store_super_check_devices(const struct store_media *m, const struct wire_sup
 		if (!r && d && memcmp(w->uuid, super->uuid, sizeof(w->uuid)))
 			r = err_set(-ENODEV, "device %u belongs to another pool", d);
 		else if (!r && d && w->device != d)
-			r = err_set(-ENODEV, "device %u of the pool was given in place of device %u: wrong order", w->device, d);
+			r = err_set(-ENODEV, "device %u of the pool was given in place of device %u: wrong order",
+			            w->device, d);
 	}
 	free(w);
 	return r;
@@ -216,7 +220,8 @@ static int super_lay_out(struct wire_super *w, uint64_t segment_bytes)
 	parts = w->shared ? w->ranks : 1;
 	w->ns_start_bytes = HEAD_BYTES;
 	w->segment_start_bytes = HEAD_BYTES + 2ull * STORE_NAMESPACES_MAX * WIRE_PAGE_BYTES;
-	/* Of device 0, and so of all, since segments are equal: room for slots of 8 KiB on one device, 32 KiB on four. */
+	/* Of device 0, and so of all, since segments are equal: room for slots of 8 KiB on one device, 32 KiB on four.
+	 */
 	w->checkpoint_room_bytes = device / 192 / WIRE_PAGE_BYTES * WIRE_PAGE_BYTES;
 	if (w->checkpoint_room_bytes < WIRE_PAGE_BYTES)
 		w->checkpoint_room_bytes = WIRE_PAGE_BYTES;
@@ -258,8 +263,10 @@ static int format_check(const struct store_media *m, const struct store_format_o
 		const char *path = o->paths && o->paths[d] ? o->paths[d] : "";
 
 		if (m->bytes[d] < o->bytes / m->n_dev / WIRE_PAGE_BYTES * WIRE_PAGE_BYTES)
-			return err_set(-EINVAL, "device %u (%s) has %llu bytes, an equal share of the pool is %llu: give fewer bytes", d,
-			               path, (unsigned long long)m->bytes[d], (unsigned long long)(o->bytes / m->n_dev));
+			return err_set(
+			    -EINVAL,
+			    "device %u (%s) has %llu bytes, an equal share of the pool is %llu: give fewer bytes", d,
+			    path, (unsigned long long)m->bytes[d], (unsigned long long)(o->bytes / m->n_dev));
 		if (strlen(path) >= WIRE_PATH_BYTES)
 			return err_set(-EINVAL, "path of device %u is longer than %d bytes", d, WIRE_PATH_BYTES - 1);
 	}
@@ -326,9 +333,11 @@ int store_format(const struct store_media *m, const struct store_format_opts *o)
 		snprintf(w->paths[d], sizeof(w->paths[d]), "%s", o->paths[d] ? o->paths[d] : "");
 	if (super_lay_out(w, o->segment_bytes) || !super_makes_sense(w))
 		r = err_set(-EINVAL,
-		            "a pool of %llu bytes on %u devices with %u ranks and segments of %llu bytes (0: chosen) cannot be laid out: "
+		            "a pool of %llu bytes on %u devices with %u ranks and segments of %llu bytes (0: chosen) "
+		            "cannot be laid out: "
 		            "too small, or more than %u segments",
-		            (unsigned long long)o->bytes, m->n_dev, o->ranks, (unsigned long long)o->segment_bytes, SEGMENTS_MAX);
+		            (unsigned long long)o->bytes, m->n_dev, o->ranks, (unsigned long long)o->segment_bytes,
+		            SEGMENTS_MAX);
 	else
 		r = format_write(m, w, o->prewritten);
 	free(w);

@@ -77,10 +77,7 @@ static int segment_sound(const struct wire_segment *w, const struct wire_super *
 	       w->sum == page_sum(w) && !memcmp(w->uuid, super->uuid, sizeof(w->uuid));
 }
 
-static int all_zeros(const uint8_t *page)
-{
-	return !page[0] && !memcmp(page, page + 1, WIRE_PAGE_BYTES - 1);
-}
+static int all_zeros(const uint8_t *page) { return !page[0] && !memcmp(page, page + 1, WIRE_PAGE_BYTES - 1); }
 
 /* Of the two copies at w: the number of the better one, or -1. */
 static int ns_choose(const struct wire_ns *w, const struct wire_super *super, uint32_t number)
@@ -107,7 +104,8 @@ static int read_namespaces(struct store *s, uint8_t *batch)
 			if (!r)
 				s->ns[i]->record_copy = (uint32_t)best;
 			if (r == -EBADMSG) {
-				log_warn("namespace %u: its record makes no sense (%s); its blocks are lost", i, err_text());
+				log_warn("namespace %u: its record makes no sense (%s); its blocks are lost", i,
+				         err_text());
 				r = 0;
 			}
 		} else if (!all_zeros((const uint8_t *)&w[0]) && !all_zeros((const uint8_t *)&w[1])) {
@@ -139,16 +137,20 @@ static int read_segments(struct store *s, uint8_t *batch)
 	for (uint32_t at = 0; !r && at < s->n_segments; at += BATCH_PAGES / 2) {
 		uint32_t n = s->n_segments - at < BATCH_PAGES / 2 ? s->n_segments - at : BATCH_PAGES / 2, unread;
 
-		r = store_io_read_around(&s->media, 0, s->super.segment_start_bytes + 2ull * at * WIRE_PAGE_BYTES, batch,
-		                         2ull * n * WIRE_PAGE_BYTES, &unread);
+		r = store_io_read_around(&s->media, 0, s->super.segment_start_bytes + 2ull * at * WIRE_PAGE_BYTES,
+		                         batch, 2ull * n * WIRE_PAGE_BYTES, &unread);
 		for (uint32_t i = 0; !r && i < n; i++) {
-			const struct wire_segment *w = (const struct wire_segment *)(void *)(batch + 2ull * i * WIRE_PAGE_BYTES);
-			int first = segment_sound(&w[0], &s->super, at + i), second = segment_sound(&w[1], &s->super, at + i);
+			const struct wire_segment *w =
+			    (const struct wire_segment *)(void *)(batch + 2ull * i * WIRE_PAGE_BYTES);
+			int first = segment_sound(&w[0], &s->super, at + i),
+			    second = segment_sound(&w[1], &s->super, at + i);
 
 			if (!first && !second)
-				log_warn("segment %u: both copies of its record are damaged; its blocks are lost", at + i);
+				log_warn("segment %u: both copies of its record are damaged; its blocks are lost",
+				         at + i);
 			else if (first && second)
-				segment_take(s, at + i, &w[w[1].sequence > w[0].sequence], w[1].sequence > w[0].sequence);
+				segment_take(s, at + i, &w[w[1].sequence > w[0].sequence],
+				             w[1].sequence > w[0].sequence);
 			else
 				segment_take(s, at + i, &w[second], (uint32_t)second);
 		}

@@ -3,7 +3,8 @@
  *
  * Invariants (store_check recounts them):
  *   - a slot in the LRU list is COMMITTED, has no child and no pin; every such slot is in the list;
- *   - a COMMITTED slot's parent is COMMITTED; a RESERVED one's is RESERVED or COMMITTED; a ZOMBIE's is either or ZOMBIE;
+ *   - a COMMITTED slot's parent is COMMITTED; a RESERVED one's is RESERVED or COMMITTED; a ZOMBIE's is either or
+ * ZOMBIE;
  *   - COMMITTED and RESERVED slots, and no others, are in the table;
  *   - a ZOMBIE has a pin, or a child that is a ZOMBIE.
  */
@@ -237,7 +238,8 @@ static void evict(struct store_ns *ns, uint32_t slot)
 	ns->n_committed--;
 	ns->n_evicted++;
 	store_space_give(ns, slot);
-	/* The parent was used whenever the child was; it goes to the hot end only if it was looked up alone since then. */
+	/* The parent was used whenever the child was; it goes to the hot end only if it was looked up alone since then.
+	 */
 	if (parent != NONE)
 		store_lru_settle(ns, parent, (int32_t)(slot_at(ns, parent)->stamp - stamp) > 0);
 }
@@ -319,7 +321,8 @@ int store_tree_idle(struct store_ns *ns, uint32_t segment)
 static void stamp_segments(struct store_ns *ns, const uint32_t *order, uint64_t n)
 {
 	for (uint64_t i = n; i-- > 0;)
-		for (uint32_t at = order[i]; at != NONE && !(slot_at(ns, at)->bits & SLOT_VISITED); at = slot_at(ns, at)->parent) {
+		for (uint32_t at = order[i]; at != NONE && !(slot_at(ns, at)->bits & SLOT_VISITED);
+		     at = slot_at(ns, at)->parent) {
 			struct segment *g = segment_of(ns, at);
 
 			slot_at(ns, at)->bits |= SLOT_VISITED;

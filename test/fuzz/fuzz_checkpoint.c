@@ -1,5 +1,6 @@
-/* fuzz_checkpoint.c - a checkpoint of any content with a right sum, of the length that the first two bytes say (0: as it was). */
-#include "pool.h"
+/* fuzz_checkpoint.c - a checkpoint of any content with a right sum, of the length that the first two bytes say (0: as
+ * it was). */
+#include "fuzz/pool.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -2,7 +2,7 @@
  * fuzz_headers.c - slot headers of any content, recovered. First byte: bit 0 seals. Then pieces: number of the header
  * among those of the pool, count of patches, patches on its first 256 bytes.
  */
-#include "pool.h"
+#include "fuzz/pool.h"
 
 #define HEADERS_MAX 64
 

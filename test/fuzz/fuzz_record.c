@@ -1,5 +1,6 @@
-/* fuzz_record.c - a namespace's canonical record: what is accepted is exactly what would be written for the same facts. */
-#include "pool.h"
+/* fuzz_record.c - a namespace's canonical record: what is accepted is exactly what would be written for the same facts.
+ */
+#include "fuzz/pool.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -1,5 +1,6 @@
-/* fuzz_super.c - a superblock of any content with a right sum. First byte: bit 0 seals it, bit 1 changes the second copy only. */
-#include "pool.h"
+/* fuzz_super.c - a superblock of any content with a right sum. First byte: bit 0 seals it, bit 1 changes the second
+ * copy only. */
+#include "fuzz/pool.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -1,8 +1,9 @@
 /*
- * fuzz_table.c - records of namespaces and segments of any content with right sums. First byte: bit 0 seals, bit 1 an unclean
- * pool would be scanned (the checkpoint does not fit then); then pieces: number of the record, count of patches, patches.
+ * fuzz_table.c - records of namespaces and segments of any content with right sums. First byte: bit 0 seals, bit 1 an
+ * unclean pool would be scanned (the checkpoint does not fit then); then pieces: number of the record, count of
+ * patches, patches.
  */
-#include "pool.h"
+#include "fuzz/pool.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -19,7 +20,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		/* The first four namespaces, then segments; both copies alike. */
 		uint32_t record = at[0] % (4 + w->n_segments);
 		size_t n = (size_t)(at[1] % 32) * 3;
-		uint8_t *page = pool.mem[0] + 16384 + 8192ull * (record < 4 ? record : record - 4 + STORE_NAMESPACES_MAX);
+		uint8_t *page =
+		    pool.mem[0] + 16384 + 8192ull * (record < 4 ? record : record - 4 + STORE_NAMESPACES_MAX);
 
 		at += 2;
 		if (n > (size_t)(end - at))

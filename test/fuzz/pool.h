@@ -1,6 +1,7 @@
 /*
- * pool.h - a small sound pool for the fuzzers of what is read from disk. A fuzzer changes bytes of it, as patches of (place,
- * value), and seals the checksum again where that is what it is after: a sum only says that bytes are those written.
+ * pool.h - a small sound pool for the fuzzers of what is read from disk. A fuzzer changes bytes of it, as patches of
+ * (place, value), and seals the checksum again where that is what it is after: a sum only says that bytes are those
+ * written.
  */
 #ifndef TUTTI_TEST_FUZZ_POOL_H
 #define TUTTI_TEST_FUZZ_POOL_H
@@ -13,12 +14,13 @@
 
 #define POOL_BYTES (900u << 10)
 #define POOL_MUST(c)                                                                                                   \
-	do {                                                                                                               \
-		if (!(c))                                                                                                      \
-			abort();                                                                                                   \
+	do {                                                                                                           \
+		if (!(c))                                                                                              \
+			abort();                                                                                       \
 	} while (0)
 
-/* A store is some large allocations, opened and closed many times a second: a quarantine for them is mostly page faults. */
+/* A store is some large allocations, opened and closed many times a second: a quarantine for them is mostly page
+ * faults. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void) { return "quarantine_size_mb=2:thread_local_quarantine_size_kb=64"; }
 
@@ -39,7 +41,8 @@ static inline void pool_put(struct store_ns *ns, int from, int n)
 	POOL_MUST(!store_reserve(ns, NULL, keys, (size_t)n, 1000, &first, &count, &l) && (int)count == n);
 	POOL_MUST(!store_hold_blocks(ns, &l, 0, count, &info, b));
 	for (size_t i = 0; i < count; i++)
-		POOL_MUST(!lane_write(&pool.m, ns, 0, l.epoch, &info, &b[i], i ? &b[i - 1].key : &zero, LANE_HEADER_ONLY));
+		POOL_MUST(
+		    !lane_write(&pool.m, ns, 0, l.epoch, &info, &b[i], i ? &b[i - 1].key : &zero, LANE_HEADER_ONLY));
 	POOL_MUST(!store_report(ns, &l, 0, 0, count, ok));
 }
 
@@ -54,7 +57,8 @@ static inline void pool_make(int clean)
 	if (pool_image)
 		return;
 	ram_init(&pool, 1, POOL_BYTES, 0);
-	POOL_MUST(!store_format(&pool.m, &(struct store_format_opts){.ranks = 1, .bytes = POOL_BYTES, .segment_bytes = 65536}));
+	POOL_MUST(!store_format(&pool.m,
+	                        &(struct store_format_opts){.ranks = 1, .bytes = POOL_BYTES, .segment_bytes = 65536}));
 	POOL_MUST(!store_open(&pool.m, &o, &s));
 	POOL_MUST(!store_ns_open(s, &a, &ns, NULL));
 	for (int i = 0; i < 3; i++)

@@ -25,7 +25,8 @@ static inline void lane_fill(uint8_t *to, uint64_t bytes, const struct tutti_key
 	}
 }
 
-static inline int lane_io(const struct store_media *m, uint32_t dev, int write, uint64_t offset, void *data, uint64_t bytes)
+static inline int lane_io(const struct store_media *m, uint32_t dev, int write, uint64_t offset, void *data,
+                          uint64_t bytes)
 {
 	struct store_io io = {.dev = dev, .write = write, .offset_bytes = offset, .bytes = bytes, .data = data};
 
@@ -58,7 +59,8 @@ static inline int lane_write(const struct store_media *m, const struct store_ns 
 		lane_fill(object, g.object_bytes, &b->key, rank, row);
 		geom_header_sums(h)[row] = objsum(object, g.object_bytes);
 		r = lane_io(m, g.dev[p.dev], 1,
-		            geom_object_offset(&g, &p, row / g.objects_per_layer, row % g.objects_per_layer), object, g.pitch_bytes);
+		            geom_object_offset(&g, &p, row / g.objects_per_layer, row % g.objects_per_layer), object,
+		            g.pitch_bytes);
 	}
 	h->rank = rank;
 	h->objects = geom_objects(&g);

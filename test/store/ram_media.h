@@ -1,9 +1,9 @@
 /*
  * ram_media.h - a store_media in memory that can fail, shorten, stop at the n-th transfer, and crash.
  *
- * `mem` is what a running system reads back. With tracking, `disk` is what a flush made durable, and the writes since the
- * last flush of their device are kept in order: ram_crash() builds what a power loss leaves when any subset of
- * the last six of them got to the medium.
+ * `mem` is what a running system reads back. With tracking, `disk` is what a flush made durable, and the writes since
+ * the last flush of their device are kept in order: ram_crash() builds what a power loss leaves when any subset of the
+ * last six of them got to the medium.
  */
 #ifndef TUTTI_TEST_RAM_MEDIA_H
 #define TUTTI_TEST_RAM_MEDIA_H
@@ -91,12 +91,13 @@ static inline int ram_io(void *self, struct store_io *ios, uint32_t n)
 	for (uint32_t i = 0; i < n; i++) {
 		struct store_io *io = &ios[i];
 
-		if (io->dev >= r->m.n_dev || io->offset_bytes % STORE_MEDIA_ALIGN || io->bytes % STORE_MEDIA_ALIGN || !io->bytes ||
-		    (uintptr_t)io->data % STORE_MEDIA_ALIGN || io->offset_bytes > r->m.bytes[io->dev] ||
+		if (io->dev >= r->m.n_dev || io->offset_bytes % STORE_MEDIA_ALIGN || io->bytes % STORE_MEDIA_ALIGN ||
+		    !io->bytes || (uintptr_t)io->data % STORE_MEDIA_ALIGN || io->offset_bytes > r->m.bytes[io->dev] ||
 		    io->bytes > r->m.bytes[io->dev] - io->offset_bytes)
 			abort(); /* a caller's mistake, never a fault of a medium */
 		io->result = ram_strike(r, io->write);
-		if (!io->write && !io->dev && io->offset_bytes < r->bad_to && io->offset_bytes + io->bytes > r->bad_from)
+		if (!io->write && !io->dev && io->offset_bytes < r->bad_to &&
+		    io->offset_bytes + io->bytes > r->bad_from)
 			io->result = 0x281; /* NVMe: unrecovered read error */
 		if (!io->result && io->write) {
 			ram_write_one(r, io, io->bytes);
@@ -140,7 +141,8 @@ static inline void ram_init(struct ram_media *r, uint32_t n_dev, uint64_t bytes_
 {
 	memset(r, 0, sizeof(*r));
 	r->track = track;
-	r->m = (struct store_media){.io = ram_io, .flush = ram_flush, .self = r, .n_dev = n_dev, .preferred_io_bytes = 131072};
+	r->m = (struct store_media){
+	    .io = ram_io, .flush = ram_flush, .self = r, .n_dev = n_dev, .preferred_io_bytes = 131072};
 	for (uint32_t d = 0; d < n_dev; d++) {
 		r->m.bytes[d] = bytes_each;
 		r->mem[d] = ram_map(bytes_each);

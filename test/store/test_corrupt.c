@@ -1,6 +1,7 @@
 /*
- * test_corrupt.c - metadata that lies: bits flipped, pages of garbage or zeros, pages swapped, in every block of metadata and
- * in slot headers. The next open says clearly that there is no pool, or has a sound index of right blocks and misses.
+ * test_corrupt.c - metadata that lies: bits flipped, pages of garbage or zeros, pages swapped, in every block of
+ * metadata and in slot headers. The next open says clearly that there is no pool, or has a sound index of right blocks
+ * and misses.
  */
 #include "base/err.h"
 #include "check.h"
@@ -31,7 +32,8 @@ static void put(int from, int n)
 	CHECK_EQ(store_reserve(ns, NULL, keys, (size_t)n, 1000, &first, &count, &l), 0);
 	CHECK_EQ(store_hold_blocks(ns, &l, 0, count, &info, b), 0);
 	for (size_t i = 0; i < count; i++)
-		CHECK_EQ(lane_write(&ram.m, ns, 0, l.epoch, &info, &b[i], i ? &b[i - 1].key : &info.parent, LANE_ALL), 0);
+		CHECK_EQ(lane_write(&ram.m, ns, 0, l.epoch, &info, &b[i], i ? &b[i - 1].key : &info.parent, LANE_ALL),
+		         0);
 	CHECK_EQ(store_report(ns, &l, 0, 0, count, ok), 0);
 }
 
@@ -42,7 +44,8 @@ static void ns_of(const char *model)
 	CHECK_EQ(store_ns_open(store, &spec, &ns, NULL), 0);
 }
 
-static int read_one(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth, uint32_t slot)
+static int read_one(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth,
+                    uint32_t slot)
 {
 	enum lane_verdict v = lane_read(&ram.m, arg, 0, key, slot);
 
@@ -119,13 +122,19 @@ static void restore(void) { memcpy(ram.mem[0], image, POOL); }
 static void damage_page(uint8_t *page)
 {
 	switch (check_random(&seed) % 4) {
-	case 0: page[check_random(&seed) % 4096] ^= (uint8_t)(1u << check_random(&seed) % 8); break;
-	case 1: memset(page, 0, 4096); break;
+	case 0:
+		page[check_random(&seed) % 4096] ^= (uint8_t)(1u << check_random(&seed) % 8);
+		break;
+	case 1:
+		memset(page, 0, 4096);
+		break;
 	case 2:
 		for (int i = 0; i < 4096; i++)
 			page[i] = (uint8_t)check_random(&seed);
 		break;
-	default: memcpy(page, ram.mem[0] + check_random(&seed) % (meta_bytes / 4096) * 4096, 4096); break;
+	default:
+		memcpy(page, ram.mem[0] + check_random(&seed) % (meta_bytes / 4096) * 4096, 4096);
+		break;
 	}
 }
 
@@ -145,7 +154,8 @@ static void one_page_damaged(void)
 	}
 }
 
-/* A flipped bit in the checkpoint, in a superblock or in a newer record costs nothing: all blocks are found, by reading. */
+/* A flipped bit in the checkpoint, in a superblock or in a newer record costs nothing: all blocks are found, by
+ * reading. */
 static void checkpoint_flips_cost_nothing(void)
 {
 	struct store_probe p;

@@ -2,11 +2,12 @@
  * test_crash.c - a crash after every single write that a store or a lane makes, each time with every subset of the last
  * six unflushed writes (and with the last one torn), then a reopen: exact bytes or a miss.
  *
- * The scenario runs once. At each write the state of the medium is copied as a power loss would leave it, a second store is
- * opened on the copy, and what it has is held against what must be there:
- *   - after a kill (all writes are there) every acknowledged block that the first store still has, and nothing but right bytes;
- *   - after a power loss every block that a finished sync covered; others may be missing or be refused by their checksums.
- * Subsets without the last write were seen one write earlier, except the empty one.
+ * The scenario runs once. At each write the state of the medium is copied as a power loss would leave it, a second
+ * store is opened on the copy, and what it has is held against what must be there:
+ *   - after a kill (all writes are there) every acknowledged block that the first store still has, and nothing but
+ * right bytes;
+ *   - after a power loss every block that a finished sync covered; others may be missing or be refused by their
+ * checksums. Subsets without the last write were seen one write earlier, except the empty one.
  */
 #include "base/err.h"
 #include "check.h"
@@ -307,7 +308,9 @@ static size_t put(struct space *p, int from, int n, int upto)
 		p->key[from + (int)(first + i)].synced = 0;
 	for (uint32_t rank = 0; rank < ranks; rank++) {
 		for (size_t i = 0; i < count; i++)
-			CHECK_EQ(lane_write(&ram.m, p->ns, rank, l.epoch, &info, &b[i], i ? &b[i - 1].key : &info.parent, upto), 0);
+			CHECK_EQ(lane_write(&ram.m, p->ns, rank, l.epoch, &info, &b[i],
+			                    i ? &b[i - 1].key : &info.parent, upto),
+			         0);
 		if (upto == LANE_ALL)
 			CHECK_EQ(store_report(p->ns, &l, rank, 0, count, ok), 0);
 	}
@@ -358,7 +361,8 @@ static void prewrite(void)
 static void scenario(uint32_t n_dev, uint32_t n_ranks, uint64_t pool, int chains)
 {
 	uint32_t parts = n_ranks > 1 && n_dev % n_ranks == 0 ? 1 : n_ranks;
-	struct store_format_opts f = {.ranks = n_ranks, .bytes = pool, .segment_bytes = 65536ull * n_dev * parts, .uuid = {5}};
+	struct store_format_opts f = {
+	    .ranks = n_ranks, .bytes = pool, .segment_bytes = 65536ull * n_dev * parts, .uuid = {5}};
 
 	ranks = n_ranks;
 	points = images = right = missed = 0;
@@ -400,8 +404,9 @@ static void scenario(uint32_t n_dev, uint32_t n_ranks, uint64_t pool, int chains
 	reopen(0, 2);
 	put(&spaces[0], 8, 3, LANE_ALL);
 	reopen(1, 2);
-	printf("# %u devices, %u ranks: %llu writes, %llu crashes; blocks found right %llu, refused %llu\n", n_dev, ranks,
-	       (unsigned long long)points, (unsigned long long)images, (unsigned long long)right, (unsigned long long)missed);
+	printf("# %u devices, %u ranks: %llu writes, %llu crashes; blocks found right %llu, refused %llu\n", n_dev,
+	       ranks, (unsigned long long)points, (unsigned long long)images, (unsigned long long)right,
+	       (unsigned long long)missed);
 	CHECK(points > 100 && images > 10 * points && right > points);
 	store_abandon(store);
 	store = NULL;

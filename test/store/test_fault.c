@@ -1,8 +1,8 @@
 /*
  * test_fault.c - the n-th transfer or flush fails, is cut short, or is the last one that works, for every n.
  *
- * Whatever a call then says, the store stays consistent in itself, blocks that it acknowledges are on the medium, and the
- * next open (with the medium whole again) finds every acknowledged block that the store still had.
+ * Whatever a call then says, the store stays consistent in itself, blocks that it acknowledges are on the medium, and
+ * the next open (with the medium whole again) finds every acknowledged block that the store still had.
  */
 #include "base/err.h"
 #include "check.h"
@@ -48,7 +48,8 @@ static void try_put(int space, int from, int n)
 		return;
 	CHECK_EQ(store_hold_blocks(ns[space], &l, 0, count, &info, b), 0);
 	for (size_t i = 0; i < count; i++)
-		results[i] = lane_write(&ram.m, ns[space], 0, l.epoch, &info, &b[i], i ? &b[i - 1].key : &info.parent, LANE_ALL);
+		results[i] =
+		    lane_write(&ram.m, ns[space], 0, l.epoch, &info, &b[i], i ? &b[i - 1].key : &info.parent, LANE_ALL);
 	CHECK_EQ(store_report(ns[space], &l, 0, 0, count, results), 0);
 	for (size_t i = 0, whole = 1; i < count; i++) {
 		whole = whole && !results[i];
@@ -262,7 +263,9 @@ static void unreadable_headers(void)
 	uint64_t before, reads, all, lost = 0;
 
 	ram_init(&ram, 1, 900 << 10, 0);
-	CHECK_EQ(store_format(&ram.m, &(struct store_format_opts){.ranks = 1, .bytes = 900 << 10, .segment_bytes = 65536}), 0);
+	CHECK_EQ(
+	    store_format(&ram.m, &(struct store_format_opts){.ranks = 1, .bytes = 900 << 10, .segment_bytes = 65536}),
+	    0);
 	memset(acked, 0, sizeof(acked));
 	scenario(&h, 0);
 	before = ram.n_reads;
@@ -274,7 +277,7 @@ static void unreadable_headers(void)
 	CHECK(reads > 5 && all > 10);
 	ram.reads_too = 1;
 	ram.fault = RAM_FAIL;
-	ram.fault_result = 0x281; /* NVMe: unrecovered read error */
+	ram.fault_result = 0x281;                                      /* NVMe: unrecovered read error */
 	for (ram.fault_at = 3; ram.fault_at < reads; ram.fault_at++) { /* after superblock, namespaces, segments */
 		ram.n_io = 0;
 		CHECK_EQ(store_open(&ram.m, &o, &store), 0);
@@ -300,7 +303,8 @@ static void unreadable_headers(void)
 	ram_free(&ram);
 }
 
-/* Every page of the metadata goes bad, one after another: superblock and records exist twice, a checkpoint can be done without. */
+/* Every page of the metadata goes bad, one after another: superblock and records exist twice, a checkpoint can be done
+ * without. */
 static void unreadable_metadata(void)
 {
 	struct store_open_opts o = lane_open_opts();
@@ -311,7 +315,9 @@ static void unreadable_metadata(void)
 	uint64_t committed;
 
 	ram_init(&ram, 1, 900 << 10, 0);
-	CHECK_EQ(store_format(&ram.m, &(struct store_format_opts){.ranks = 1, .bytes = 900 << 10, .segment_bytes = 65536}), 0);
+	CHECK_EQ(
+	    store_format(&ram.m, &(struct store_format_opts){.ranks = 1, .bytes = 900 << 10, .segment_bytes = 65536}),
+	    0);
 	memset(acked, 0, sizeof(acked));
 	scenario(&h, 1);
 	CHECK_EQ(store_probe(&ram.m, 0, &p), 0);
@@ -326,7 +332,8 @@ static void unreadable_metadata(void)
 		CHECK_EQ(store_open(&ram.m, &o, &store), 0);
 		CHECK_EQ(store_check(store), 0);
 		store_info(store, &info);
-		/* Records that differ in age give the older state: nothing else than a loss of blocks may come of it. */
+		/* Records that differ in age give the older state: nothing else than a loss of blocks may come of it.
+		 */
 		CHECK_EQ(info.n_namespaces, 2);
 		CHECK_EQ(store_ns_at(store, 0, &ns[0]), 0);
 		store_ns_info(ns[0], &of_a);

@@ -1,6 +1,7 @@
 /*
- * test_format.c - identity and the format's test vectors: namespace records, digests, keys, checksums. The vectors are in
- * docs/format.md, as `name = hex`, and are read from there, so that the page can't say anything else than the code does.
+ * test_format.c - identity and the format's test vectors: namespace records, digests, keys, checksums. The vectors are
+ * in docs/format.md, as `name = hex`, and are read from there, so that the page can't say anything else than the code
+ * does.
  */
 #include "base/err.h"
 #include "base/hash.h"
@@ -116,8 +117,14 @@ static void identity_vectors(void)
 
 static void checksum_vectors(void)
 {
-	struct wire_segment segment = {.magic = WIRE_SEGMENT_MAGIC, .version = 1, .number = 7, .sequence = 3, .owner = 2,
-	                               .flags = WIRE_SEGMENT_PREWRITTEN, .generation = 5, .first_sequence = 1ull << 40};
+	struct wire_segment segment = {.magic = WIRE_SEGMENT_MAGIC,
+	                               .version = 1,
+	                               .number = 7,
+	                               .sequence = 3,
+	                               .owner = 2,
+	                               .flags = WIRE_SEGMENT_PREWRITTEN,
+	                               .generation = 5,
+	                               .first_sequence = 1ull << 40};
 	uint8_t object[100], *header = calloc(1, 4096);
 	struct wire_header *h = (struct wire_header *)(void *)header;
 
@@ -176,7 +183,9 @@ static void places(void)
 	struct wire_segment *g;
 
 	ram_init(&ram, 2, 4 << 20, 0);
-	CHECK_EQ(store_format(&ram.m, &(struct store_format_opts){.ranks = 1, .bytes = 8 << 20, .segment_bytes = 131072}), 0);
+	CHECK_EQ(
+	    store_format(&ram.m, &(struct store_format_opts){.ranks = 1, .bytes = 8 << 20, .segment_bytes = 131072}),
+	    0);
 	for (uint32_t d = 0; d < 2; d++)
 		for (uint64_t copy = 0; copy < 2; copy++) {
 			uint64_t sum;
@@ -194,7 +203,8 @@ static void places(void)
 	w = (struct wire_super *)(void *)ram.mem[0];
 	for (uint32_t i = 0; i < w->n_segments; i++) {
 		g = (struct wire_segment *)(void *)(ram.mem[0] + w->segment_start_bytes + 8192ull * i);
-		CHECK(g[0].magic == WIRE_SEGMENT_MAGIC && g[0].number == i && g[0].owner == WIRE_NONE && g[0].flags == 0);
+		CHECK(g[0].magic == WIRE_SEGMENT_MAGIC && g[0].number == i && g[0].owner == WIRE_NONE &&
+		      g[0].flags == 0);
 		CHECK(!memcmp(&g[0], &g[1], sizeof(*g)));
 	}
 	ram_free(&ram);
@@ -209,9 +219,9 @@ static void every_fact_matters(void)
 	int n = 0;
 
 #define VARY(change)                                                                                                   \
-	t = s;                                                                                                             \
-	change;                                                                                                            \
-	bytes = sizeof(record);                                                                                            \
+	t = s;                                                                                                         \
+	change;                                                                                                        \
+	bytes = sizeof(record);                                                                                        \
 	CHECK_EQ(store_ns_record(&t, record, &bytes, &digests[n++]), 0)
 	VARY((void)0);
 	VARY(t.model = "meta-llama/Meta-Llama-3-8B ");
@@ -240,10 +250,10 @@ static void unknown_facts_are_errors(void)
 	size_t bytes;
 
 #define REFUSED(change, word)                                                                                          \
-	t = s;                                                                                                             \
-	change;                                                                                                            \
-	bytes = sizeof(record);                                                                                            \
-	CHECK_EQ(store_ns_record(&t, record, &bytes, &digest), -EINVAL);                                                   \
+	t = s;                                                                                                         \
+	change;                                                                                                        \
+	bytes = sizeof(record);                                                                                        \
+	CHECK_EQ(store_ns_record(&t, record, &bytes, &digest), -EINVAL);                                               \
 	CHECK(strstr(err_text(), word))
 	memset(long_name, 'x', sizeof(long_name));
 	long_name[256] = 0;
@@ -283,7 +293,8 @@ static void parse_accepts_only_what_is_written(void)
 	s.model = "modèle";
 	CHECK_EQ(store_ns_record(&s, record, &bytes, &digest), 0);
 	CHECK_EQ(store_ns_parse(record, bytes, &f), 0);
-	CHECK(!strcmp(f.model, "modèle") && f.object_bytes == 32768 && f.layers == 32 && !memcmp(f.layout, s.layout, 32));
+	CHECK(!strcmp(f.model, "modèle") && f.object_bytes == 32768 && f.layers == 32 &&
+	      !memcmp(f.layout, s.layout, 32));
 	for (size_t cut = 0; cut < bytes; cut++)
 		CHECK_EQ(store_ns_parse(record, cut, &f), -EBADMSG);
 	for (int i = 0; i < 200000; i++) {
@@ -291,7 +302,8 @@ static void parse_accepts_only_what_is_written(void)
 
 		memcpy(changed, record, sizeof(record));
 		for (uint64_t k = 1 + check_random(&seed) % 3; k > 0; k--)
-			changed[check_random(&seed) % bytes] = (uint8_t)(check_random(&seed) % 3 ? check_random(&seed) : 0);
+			changed[check_random(&seed) % bytes] =
+			    (uint8_t)(check_random(&seed) % 3 ? check_random(&seed) : 0);
 		if (check_random(&seed) % 4 == 0)
 			length += check_random(&seed) % 5;
 		if (store_ns_parse(changed, length, &f))

@@ -1,6 +1,6 @@
 /*
- * test_space.c - where everything lies: on many random pools every header and object of every slot of every rank is inside
- * the pool's data, no two overlap, and none touches the metadata. Marked page by page.
+ * test_space.c - where everything lies: on many random pools every header and object of every slot of every rank is
+ * inside the pool's data, no two overlap, and none touches the metadata. Marked page by page.
  */
 #include "base/err.h"
 #include "check.h"
@@ -38,10 +38,12 @@ static void check_sets(const struct geom *g)
 		for (uint32_t i = 0; i < n; i++) {
 			struct geom_place p = geom_place(g, first + i), a = geom_place(g, first);
 
-			CHECK(p.set == set && p.index == i && p.set_slots == n && p.dev == a.dev && p.set_bytes == a.set_bytes);
+			CHECK(p.set == set && p.index == i && p.set_slots == n && p.dev == a.dev &&
+			      p.set_bytes == a.set_bytes);
 			CHECK_EQ(geom_header_offset(g, &p), p.set_bytes + i * g->header_bytes);
 			if (i)
-				CHECK_EQ(geom_object_offset(g, &p, 0, 0) - geom_object_offset(g, &a, 0, 0), i * g->pitch_bytes);
+				CHECK_EQ(geom_object_offset(g, &p, 0, 0) - geom_object_offset(g, &a, 0, 0),
+				         i * g->pitch_bytes);
 		}
 		next += n;
 	}
@@ -56,7 +58,8 @@ static uint64_t mark_all(const struct store_ns *ns, uint32_t ranks)
 		struct geom g;
 
 		store_ns_geom(ns, rank, &g);
-		CHECK(g.object_bytes <= g.pitch_bytes && GEOM_HEADER_FIXED_BYTES + 8 * geom_objects(&g) <= g.header_bytes);
+		CHECK(g.object_bytes <= g.pitch_bytes &&
+		      GEOM_HEADER_FIXED_BYTES + 8 * geom_objects(&g) <= g.header_bytes);
 		check_sets(&g);
 		for (uint32_t slot = 0; slot < g.slots_per_segment * g.n_segments; slot++) {
 			struct geom_place p = geom_place(&g, slot);
@@ -102,7 +105,8 @@ static int one_pool(void)
 			marks[d] = calloc(1, each / 4096);
 			parts = ranks > 1 && n_dev % ranks == 0 ? 1 : ranks;
 			/* What is not chunks is metadata. */
-			memset(marks[d], 1, (probes[d].device_bytes - probes[d].n_segments * probes[d].chunk_bytes * parts) / 4096);
+			memset(marks[d], 1,
+			       (probes[d].device_bytes - probes[d].n_segments * probes[d].chunk_bytes * parts) / 4096);
 			data += probes[d].n_segments * probes[d].chunk_bytes * parts;
 		}
 		used = mark_all(ns, ranks);

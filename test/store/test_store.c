@@ -1,108 +1,5 @@
-/* test_store.c - the store's calls one by one, on a pool in memory. */
-#include "base/err.h"
-#include "check.h"
-#include "store/lane.h"
-#include "store/ram_media.h"
-#include "store/store.h"
-
-static struct ram_media ram;
-static struct store *store;
-static struct store_ns *ns;
-
-static void pool_format(uint32_t n_dev, uint32_t ranks, uint64_t bytes, uint64_t chunk)
-{
-	struct store_format_opts f = {.ranks = ranks, .bytes = bytes, .uuid = {1, 2, 3}};
-
-	if (ram.m.n_dev)
-		ram_free(&ram);
-	ram_init(&ram, n_dev, bytes / n_dev, 0);
-	f.segment_bytes = chunk * n_dev * (ranks > 1 && n_dev % ranks == 0 ? 1 : ranks);
-	CHECK_EQ(store_format(&ram.m, &f), 0);
-}
-
-static void pool_open(void)
-{
-	struct store_open_opts o = lane_open_opts();
-
-	CHECK_EQ(store_open(&ram.m, &o, &store), 0);
-	CHECK_EQ(store_check(store), 0);
-}
-
-static void ns_open(const char *model, uint32_t layers, uint64_t object_bytes, uint32_t ranks)
-{
-	struct tutti_ns_spec spec = lane_spec(model, layers, 2, object_bytes, ranks);
-
-	CHECK_EQ(store_ns_open(store, &spec, &ns, NULL), 0);
-}
-
-/* One device, one rank; slots of 4 KiB header and 2 objects of 4 KiB: 5 a chunk of 64 KiB. */
-static void simple_pool(void)
-{
-	lane_now = 1000;
-	pool_format(1, 1, 2 << 20, 65536);
-	pool_open();
-	ns_open("m", 1, 4096, 1);
-}
-
-static void done(void)
-{
-	CHECK_EQ(store_check(store), 0);
-	store_abandon(store);
-}
-
-static void chain_keys(struct tutti_key *keys, uint64_t chain, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		keys[i] = lane_key(chain * 100000 + i);
-}
-
-/* Reserves and commits, with data on the medium. Returns how many. */
-static size_t commit(const struct tutti_key *parent, const struct tutti_key *keys, size_t n, uint32_t ranks)
-{
-	struct tutti_lease lease;
-	struct store_hold_info info;
-	struct store_block *b;
-	size_t first, count;
-	int32_t ok[256] = {0};
-
-	if (store_reserve(ns, parent, keys, n, 1000000, &first, &count, &lease) || !count)
-		return 0;
-	CHECK(count <= 256);
-	b = calloc(count, sizeof(*b));
-	CHECK_EQ(store_hold_blocks(ns, &lease, 0, count, &info, b), 0);
-	for (uint32_t rank = 0; rank < ranks; rank++) {
-		for (size_t i = 0; i < count; i++)
-			CHECK_EQ(lane_write(&ram.m, ns, rank, lease.epoch, &info, &b[i], i ? &b[i - 1].key : &info.parent, LANE_ALL), 0);
-		CHECK_EQ(store_report(ns, &lease, rank, 0, count, ok), 0);
-	}
-	free(b);
-	return count;
-}
-
-static size_t matched(const struct tutti_key *keys, size_t n)
-{
-	size_t m;
-
-	CHECK_EQ(store_lookup(ns, keys, n, 0, &m, NULL), 0);
-	return m;
-}
-
-static struct tutti_ns_info info_of(struct store_ns *of)
-{
-	struct tutti_ns_info i;
-
-	store_ns_info(of, &i);
-	return i;
-}
-
-static void reopen(int clean)
-{
-	if (clean)
-		CHECK_EQ(store_close(store), 0);
-	else
-		store_abandon(store);
-	pool_open();
-}
+/* test_store.c - pools, segments, namespaces, reopening: the store's calls one by one, on a pool in memory. */
+#include "store/small_pool.h"
 
 static void format_says_what_probe_reads(void)
 {
@@ -117,7 +14,8 @@ static void format_says_what_probe_reads(void)
 	CHECK_EQ(store_format(&ram.m, &f), 0);
 	for (uint32_t d = 0; d < 2; d++) {
 		CHECK_EQ(store_probe(&ram.m, d, &p), 0);
-		CHECK(p.device == d && p.n_dev == 2 && p.ranks == 2 && p.bytes == 8 << 20 && p.uuid[0] == 9 && p.version == 1);
+		CHECK(p.device == d && p.n_dev == 2 && p.ranks == 2 && p.bytes == 8 << 20 && p.uuid[0] == 9 &&
+		      p.version == 1);
 		CHECK(!strcmp(p.paths[0], "/a/b") && !strcmp(p.paths[1], "/c"));
 		CHECK(p.device_bytes <= 4 << 20 && p.n_segments >= 24 && p.chunk_bytes % 4096 == 0);
 	}
@@ -136,7 +34,8 @@ static void format_says_what_probe_reads(void)
 
 static void format_chooses_sensible_segments(void)
 {
-	static const uint64_t sizes[] = {1ull << 21, 1ull << 24, 1ull << 28, 1ull << 30, 8ull << 30, 64ull << 30, 1ull << 40};
+	static const uint64_t sizes[] = {1ull << 21, 1ull << 24,  1ull << 28, 1ull << 30,
+	                                 8ull << 30, 64ull << 30, 1ull << 40};
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		struct store_format_opts f = {.ranks = 1, .bytes = sizes[i]};
@@ -152,302 +51,6 @@ static void format_chooses_sensible_segments(void)
 		CHECK(p.chunk_bytes * p.n_segments >= sizes[i] * 9 / 10 || sizes[i] < 1ull << 25);
 		ram_free(&big);
 	}
-}
-
-static void blocks_are_found_after_commit_only(void)
-{
-	struct tutti_key k[8];
-	struct tutti_lease r;
-	size_t first, count;
-	int32_t ok[8] = {0};
-
-	simple_pool();
-	chain_keys(k, 1, 8);
-	CHECK_EQ(matched(k, 8), 0);
-	CHECK_EQ(store_reserve(ns, NULL, k, 8, 1000, &first, &count, &r), 0);
-	CHECK(first == 0 && count == 8 && r.id && r.expiry_ns == 2000);
-	CHECK_EQ(matched(k, 8), 0);
-	CHECK_EQ(store_report(ns, &r, 0, 4, 4, ok), 0); /* parents first: nothing is published yet */
-	CHECK_EQ(matched(k, 8), 0);
-	CHECK_EQ(store_report(ns, &r, 0, 0, 2, ok), 0);
-	CHECK_EQ(matched(k, 8), 2);
-	CHECK_EQ(store_report(ns, &r, 0, 2, 2, ok), 0);
-	CHECK_EQ(matched(k, 8), 8);
-	CHECK_EQ(store_report(ns, &r, 0, 2, 2, ok), 0); /* again: ignored */
-	CHECK_EQ(store_report(ns, &r, 1, 2, 2, ok), 0);
-	CHECK_EQ(store_release(ns, &r, 0), 0);
-	CHECK(info_of(ns).committed == 8 && info_of(ns).reserved == 0);
-	CHECK_EQ(store_reserve(ns, NULL, k, 8, 1000, &first, &count, &r), 0);
-	CHECK(first == 8 && count == 0 && r.id == 0);
-	done();
-}
-
-static void two_ranks_both_report(void)
-{
-	struct tutti_key k[4];
-	struct tutti_lease r;
-	size_t first, count;
-	int32_t ok[4] = {0}, bad[4] = {0, 0, -EIO, 0};
-
-	lane_now = 1000;
-	pool_format(2, 2, 4 << 20, 65536);
-	pool_open();
-	ns_open("m", 1, 4096, 2);
-	chain_keys(k, 1, 4);
-	CHECK_EQ(store_reserve(ns, NULL, k, 4, 1000, &first, &count, &r), 0);
-	CHECK_EQ(store_report(ns, &r, 0, 0, 4, ok), 0);
-	CHECK_EQ(matched(k, 4), 0);
-	CHECK_EQ(store_report(ns, &r, 2, 0, 4, ok), -EINVAL);
-	CHECK_EQ(store_report(ns, &r, 1, 0, 5, ok), -EINVAL);
-	CHECK_EQ(store_report(ns, &r, 1, 0, 4, bad), 0);
-	CHECK_EQ(matched(k, 4), 2);
-	CHECK(info_of(ns).committed == 2 && info_of(ns).reserved == 0);
-	done();
-}
-
-static void failed_blocks_stay_until_all_ranks_reported(void)
-{
-	struct tutti_key k[4];
-	struct tutti_lease r;
-	size_t first, count;
-	int32_t ok[4] = {0}, bad[4] = {-EIO, 0, 0, 0};
-
-	lane_now = 1000;
-	pool_format(2, 2, 4 << 20, 65536);
-	pool_open();
-	ns_open("m", 1, 4096, 2);
-	chain_keys(k, 1, 4);
-	CHECK_EQ(store_reserve(ns, NULL, k, 4, 1000, &first, &count, &r), 0);
-	CHECK_EQ(store_report(ns, &r, 0, 0, 4, bad), 0);
-	CHECK_EQ(info_of(ns).reserved, 4);
-	CHECK_EQ(store_check(store), 0);
-	/* The keys may be reserved anew at once, in other slots. */
-	CHECK_EQ(commit(NULL, k, 4, 2), 4);
-	CHECK_EQ(info_of(ns).reserved, 4);
-	CHECK_EQ(store_report(ns, &r, 1, 0, 4, ok), 0);
-	CHECK(info_of(ns).reserved == 0 && info_of(ns).committed == 4);
-	CHECK_EQ(store_report(ns, &r, 1, 0, 4, ok), 0); /* ended by its reports: still no error */
-	done();
-}
-
-static void chunked_prefill_publishes_in_order(void)
-{
-	struct tutti_key k[6];
-	struct tutti_lease a, b, c;
-	size_t first, count;
-	int32_t ok[6] = {0};
-
-	simple_pool();
-	chain_keys(k, 1, 6);
-	CHECK_EQ(store_reserve(ns, NULL, k, 2, 1000, &first, &count, &a), 0);
-	CHECK_EQ(store_reserve(ns, &k[1], k + 2, 2, 1000, &first, &count, &b), 0);
-	CHECK_EQ(store_reserve(ns, &k[3], k + 4, 2, 1000, &first, &count, &c), 0);
-	CHECK_EQ(store_reserve(ns, NULL, k, 2, 1000, &first, &count, &(struct tutti_lease){0}), 0);
-	CHECK_EQ(count, 0); /* someone else writes it */
-	CHECK_EQ(store_report(ns, &c, 0, 0, 2, ok), 0);
-	CHECK_EQ(store_report(ns, &b, 0, 0, 2, ok), 0);
-	CHECK_EQ(matched(k, 6), 0);
-	CHECK_EQ(store_report(ns, &a, 0, 0, 2, ok), 0);
-	CHECK_EQ(matched(k, 6), 6);
-	CHECK_EQ(info_of(ns).reserved, 0);
-	done();
-	simple_pool();
-	CHECK_EQ(store_reserve(ns, NULL, k, 2, 1000, &first, &count, &a), 0);
-	CHECK_EQ(store_reserve(ns, &k[1], k + 2, 2, 1000, &first, &count, &b), 0);
-	CHECK_EQ(store_reserve(ns, &k[3], k + 4, 2, 1000, &first, &count, &c), 0);
-	ok[1] = -EIO;
-	CHECK_EQ(store_report(ns, &a, 0, 0, 2, ok), 0);
-	CHECK_EQ(matched(k, 6), 1);
-	CHECK_EQ(info_of(ns).reserved, 4); /* those of b and c wait for their lanes */
-	CHECK_EQ(store_release(ns, &b, 1), 0);
-	ok[1] = 0;
-	CHECK_EQ(store_report(ns, &c, 0, 0, 2, ok), 0);
-	CHECK(info_of(ns).reserved == 0 && info_of(ns).committed == 1);
-	done();
-}
-
-static void leases_hold_against_eviction(void)
-{
-	struct tutti_key a[5], b[5];
-	struct tutti_lease l, l2;
-	size_t m, total = 0;
-
-	simple_pool();
-	chain_keys(a, 1, 5);
-	CHECK_EQ(commit(NULL, a, 5, 1), 5);
-	CHECK_EQ(store_lookup(ns, a, 5, 5000, &m, &l), 0);
-	CHECK(m == 5 && l.id);
-	for (uint64_t i = 2; i < 200; i++) {
-		chain_keys(b, i, 5);
-		total += commit(NULL, b, 5, 1);
-		CHECK_EQ(store_check(store), 0);
-	}
-	CHECK(total == 198 * 5 && info_of(ns).evicted > 700);
-	CHECK_EQ(matched(a, 5), 5);
-	CHECK_EQ(store_lookup(ns, a, 3, 5000, &m, &l2), 0);
-	CHECK_EQ(store_release(ns, &l, 0), 0);
-	CHECK_EQ(store_release(ns, &l, 0), 0);
-	for (uint64_t i = 200; i < 400; i++) {
-		chain_keys(b, i, 5);
-		commit(NULL, b, 5, 1);
-	}
-	CHECK_EQ(matched(a, 5), 3);
-	lane_now += 5000;
-	CHECK_EQ(info_of(ns).leased, 0);
-	for (uint64_t i = 400; i < 600; i++) {
-		chain_keys(b, i, 5);
-		commit(NULL, b, 5, 1);
-	}
-	CHECK_EQ(matched(a, 5), 0);
-	done();
-}
-
-static void reservations_expire(void)
-{
-	struct tutti_key k[4];
-	struct tutti_lease r;
-	size_t first, count;
-	int32_t ok[4] = {0};
-
-	simple_pool();
-	chain_keys(k, 1, 4);
-	CHECK_EQ(store_reserve(ns, NULL, k, 4, 1000, &first, &count, &r), 0);
-	CHECK_EQ(store_report(ns, &r, 0, 0, 1, ok), 0);
-	CHECK_EQ(store_release(ns, &r, 0), 0); /* a lane may still write: the slots wait */
-	CHECK(info_of(ns).reserved == 3 && info_of(ns).committed == 1);
-	CHECK_EQ(store_ns_clear(ns), -EBUSY);
-	lane_now += 999;
-	CHECK_EQ(info_of(ns).reserved, 3);
-	lane_now += 1;
-	CHECK_EQ(info_of(ns).reserved, 0);
-	CHECK_EQ(store_report(ns, &r, 0, 1, 3, ok), -ESTALE);
-	CHECK_EQ(store_reserve(ns, &k[0], k + 1, 3, 1000, &first, &count, &r), 0);
-	CHECK_EQ(store_release(ns, &r, 1), 0);
-	CHECK_EQ(info_of(ns).reserved, 0);
-	done();
-}
-
-static void leases_run_out_and_come_back(void)
-{
-	struct tutti_key k[1];
-	struct tutti_lease l[STORE_LEASES_MAX], more;
-	size_t m, first, count;
-
-	simple_pool();
-	chain_keys(k, 1, 1);
-	CHECK_EQ(commit(NULL, k, 1, 1), 1);
-	for (uint32_t i = 0; i < STORE_LEASES_MAX; i++)
-		CHECK_EQ(store_lookup(ns, k, 1, 100 + i, &m, &l[i]), 0);
-	CHECK_EQ(store_lookup(ns, k, 1, 100, &m, &more), -EAGAIN);
-	CHECK(m == 1 && more.id == 0);
-	chain_keys(k, 2, 1);
-	CHECK_EQ(store_reserve(ns, NULL, k, 1, 100, &first, &count, &more), -EAGAIN);
-	lane_now += 100;
-	CHECK_EQ(store_reserve(ns, NULL, k, 1, 100, &first, &count, &more), 0);
-	CHECK_EQ(info_of(ns).leased, STORE_LEASES_MAX - 1);
-	for (uint32_t i = 0; i < STORE_LEASES_MAX; i++)
-		CHECK_EQ(store_release(ns, &l[i], 0), 0);
-	CHECK_EQ(info_of(ns).leased, 0);
-	done();
-}
-
-static void bad_calls_are_refused(void)
-{
-	struct tutti_key a[3], b[3], zero = {{0}};
-	struct tutti_lease r;
-	size_t first, count;
-
-	simple_pool();
-	chain_keys(a, 1, 3);
-	chain_keys(b, 2, 3);
-	CHECK_EQ(store_reserve(ns, &a[0], a + 1, 2, 1000, &first, &count, &r), -ENOENT);
-	CHECK_EQ(store_reserve(ns, NULL, &zero, 1, 1000, &first, &count, &r), -EINVAL);
-	CHECK_EQ(commit(NULL, a, 3, 1), 3);
-	CHECK_EQ(commit(NULL, b, 3, 1), 3);
-	CHECK_EQ(store_reserve(ns, &a[0], b + 1, 1, 1000, &first, &count, &r), -EINVAL);
-	CHECK_EQ(store_reserve(ns, &zero, a, 0, 1000, &first, &count, &r), 0);
-	CHECK(!count && !r.id);
-	b[1] = a[1];
-	CHECK_EQ(matched(b, 3), 1); /* not a chain: the match ends */
-	r = (struct tutti_lease){.epoch = 99, .id = 77};
-	CHECK_EQ(store_release(ns, &r, 1), 0);
-	CHECK_EQ(store_report(ns, &r, 0, 0, 0, NULL), -ESTALE);
-	CHECK_EQ(store_drop(ns, 0xfffffff0u, &a[0]), 0);
-	done();
-}
-
-static void drop_takes_descendants(void)
-{
-	struct tutti_key k[6], branch[3];
-	struct store_block b[6];
-	struct store_hold_info info;
-	struct tutti_lease l, r;
-	size_t m, first, count;
-	int32_t ok[3] = {0};
-
-	simple_pool();
-	chain_keys(k, 1, 6);
-	chain_keys(branch, 2, 3);
-	CHECK_EQ(commit(NULL, k, 6, 1), 6);
-	CHECK_EQ(commit(&k[2], branch, 2, 1), 2);
-	CHECK_EQ(store_reserve(ns, &branch[1], branch + 2, 1, 1000, &first, &count, &r), 0);
-	CHECK_EQ(store_lookup(ns, k, 5, 1000, &m, &l), 0);
-	CHECK_EQ(store_hold_blocks(ns, &l, 0, 5, &info, b), 0);
-	CHECK(info.op == TUTTI_RETRIEVE && info.n_blocks == 5 && b[4].depth == 4 && !memcmp(&b[4].key, &k[4], 32));
-	CHECK_EQ(store_drop(ns, b[1].slot, &k[2]), 0); /* another key */
-	CHECK_EQ(store_drop(ns, b[1].slot, &k[1]), 1);
-	CHECK_EQ(store_drop(ns, b[1].slot, &k[1]), 0);
-	CHECK_EQ(store_check(store), 0);
-	CHECK_EQ(matched(k, 6), 1);
-	CHECK_EQ(info_of(ns).committed, 1);
-	CHECK_EQ(info_of(ns).reserved, 1);
-	CHECK_EQ(store_report(ns, &r, 0, 0, 1, ok), 0);
-	CHECK_EQ(info_of(ns).reserved, 0);
-	/* The leased blocks keep their slots, and the lease its list, until it ends. */
-	CHECK_EQ(store_hold_blocks(ns, &l, 2, 3, &info, b), 0);
-	CHECK(!memcmp(&info.parent, &k[1], 32) && !memcmp(&b[2].key, &k[4], 32));
-	CHECK_EQ(commit(&k[0], k + 1, 5, 1), 5);
-	CHECK_EQ(store_check(store), 0);
-	CHECK_EQ(matched(k, 6), 6);
-	CHECK_EQ(store_release(ns, &l, 0), 0);
-	CHECK_EQ(store_check(store), 0);
-	CHECK(info_of(ns).committed == 6);
-	done();
-}
-
-static void sync_and_flags(void)
-{
-	struct tutti_key k[3];
-	struct store_block b[3];
-	struct store_hold_info info;
-	struct tutti_lease l;
-	uint64_t mark;
-	size_t m;
-
-	simple_pool();
-	chain_keys(k, 1, 3);
-	CHECK_EQ(store_dirty(store), 0);
-	CHECK_EQ(commit(NULL, k, 1, 1), 1);
-	CHECK_EQ(store_dirty(store), 1);
-	mark = store_sync_begin(store);
-	CHECK_EQ(store_dirty(store), 0);
-	CHECK_EQ(commit(&k[0], k + 1, 1, 1), 1);
-	store_sync_end(store, mark, 0);
-	CHECK_EQ(store_lookup(ns, k, 2, 1000, &m, &l), 0);
-	CHECK_EQ(store_hold_blocks(ns, &l, 0, 2, &info, b), 0);
-	CHECK(b[0].flags == STORE_BLOCK_SYNCED && b[1].flags == 0);
-	store_sync_end(store, store_sync_begin(store), -EIO); /* that flush failed: k[1] is never sure */
-	CHECK_EQ(commit(&k[1], k + 2, 1, 1), 1);
-	store_sync_end(store, store_sync_begin(store), 0);
-	CHECK_EQ(store_lookup(ns, k, 3, 1000, &m, &l), 0);
-	CHECK_EQ(store_hold_blocks(ns, &l, 0, 3, &info, b), 0);
-	CHECK(b[0].flags == STORE_BLOCK_SYNCED && b[1].flags == 0 && b[2].flags == STORE_BLOCK_SYNCED);
-	store_mark_sound(ns, b[1].slot, &k[1]);
-	CHECK_EQ(store_dirty(store), 1);
-	store_sync_end(store, store_sync_begin(store), 0);
-	CHECK_EQ(store_hold_blocks(ns, &l, 0, 3, &info, b), 0);
-	CHECK(b[1].flags == STORE_BLOCK_SYNCED);
-	done();
 }
 
 static void reopen_finds_what_was_there(void)
@@ -556,7 +159,8 @@ struct all_right {
 	uint64_t n, wrong;
 };
 
-static int read_one(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth, uint32_t slot)
+static int read_one(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth,
+                    uint32_t slot)
 {
 	struct all_right *a = arg;
 
@@ -784,16 +388,6 @@ int main(void)
 {
 	CHECK_RUN(format_says_what_probe_reads);
 	CHECK_RUN(format_chooses_sensible_segments);
-	CHECK_RUN(blocks_are_found_after_commit_only);
-	CHECK_RUN(two_ranks_both_report);
-	CHECK_RUN(failed_blocks_stay_until_all_ranks_reported);
-	CHECK_RUN(chunked_prefill_publishes_in_order);
-	CHECK_RUN(leases_hold_against_eviction);
-	CHECK_RUN(reservations_expire);
-	CHECK_RUN(leases_run_out_and_come_back);
-	CHECK_RUN(bad_calls_are_refused);
-	CHECK_RUN(drop_takes_descendants);
-	CHECK_RUN(sync_and_flags);
 	CHECK_RUN(reopen_finds_what_was_there);
 	CHECK_RUN(clear_empties_for_good);
 	CHECK_RUN(namespaces_share_fairly);

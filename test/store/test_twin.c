@@ -1,10 +1,10 @@
 /*
  * test_twin.c - the store against a naive twin, through random operations.
  *
- * Keys form a fixed random forest, as digests do. The twin knows for each key whether it is absent, reserved or committed,
- * for each reservation which rank reported what, and who holds what until when; it searches where the store links.
- * What the store evicts is its own choice: the twin asks what is left and judges whether that was allowed. Headers are
- * real, so that a reopen without a close finds what lies on the medium.
+ * Keys form a fixed random forest, as digests do. The twin knows for each key whether it is absent, reserved or
+ * committed, for each reservation which rank reported what, and who holds what until when; it searches where the store
+ * links. What the store evicts is its own choice: the twin asks what is left and judges whether that was allowed.
+ * Headers are real, so that a reopen without a close finds what lies on the medium.
  *
  *     test_twin [operations] [seed]
  */
@@ -14,252 +14,7 @@
 #include "store/ram_media.h"
 #include "store/state.h"
 #include "store/store.h"
-
-#define KEYS 240
-#define SPACES 3
-#define RESERVATIONS 24
-#define LEASES 24
-#define CHAIN 64
-
-enum key_state { ABSENT, TAKEN, THERE };
-
-struct twin_key {
-	int parent, depth;
-	enum key_state state;
-	uint32_t slot;
-};
-
-enum block_state { LIVE, KILLED, OUT };
-
-struct twin_reservation {
-	int used, released, n;
-	int key[CHAIN];
-	struct store_block block[CHAIN];
-	uint32_t mask[CHAIN];
-	enum block_state state[CHAIN];
-	struct store_hold_info info;
-	struct tutti_lease lease;
-};
-
-struct twin_lease {
-	int used, valid, key, n;
-	uint32_t slot[CHAIN];
-	struct tutti_lease lease;
-};
-
-struct twin {
-	struct store_ns *ns;
-	struct tutti_ns_spec spec;
-	struct tutti_key name[KEYS];
-	struct twin_key key[KEYS];
-	struct twin_reservation r[RESERVATIONS];
-	struct twin_lease l[LEASES];
-};
-
-static struct ram_media ram;
-static struct store *store;
-static struct twin twins[SPACES];
-static int n_spaces;
-static uint32_t ranks, all_ranks;
-static uint64_t seed;
-static struct { uint64_t reserve, evicted, killed, published, reopened, extra, dropped, short_count, cleared, by_checkpoint; } did;
-
-static uint32_t rnd(uint32_t below) { return (uint32_t)(check_random(&seed) % below); }
-
-static int path_to(const struct twin *t, int key, int *path)
-{
-	int n = t->key[key].depth + 1;
-
-	for (int i = n, at = key; i-- > 0; at = t->key[at].parent)
-		path[i] = at;
-	return n;
-}
-
-/* ---- what the store has, and whether it may ---- */
-
-struct seen {
-	struct twin *t;
-	int there[KEYS];
-	uint32_t slot[KEYS];
-	int wrong;
-};
-
-static int see(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth, uint32_t slot)
-{
-	struct seen *s = arg;
-	static const struct tutti_key none;
-
-	for (int i = 0; i < KEYS; i++) {
-		const struct twin_key *k = &s->t->key[i];
-
-		if (memcmp(&s->t->name[i], key, sizeof(*key)))
-			continue;
-		s->wrong |= s->there[i] || (int)depth != k->depth ||
-		            memcmp(parent, k->parent < 0 ? &none : &s->t->name[k->parent], sizeof(*parent));
-		s->there[i] = 1;
-		s->slot[i] = slot;
-		return 0;
-	}
-	s->wrong = 1;
-	return 0;
-}
-
-/* A key that must stay: itself or something below it is leased or reserved. */
-static void mark_protected(const struct twin *t, int *kept)
-{
-	memset(kept, 0, KEYS * sizeof(*kept));
-	for (int i = 0; i < LEASES; i++)
-		for (int at = t->l[i].used && t->l[i].valid ? t->l[i].key : -1; at >= 0; at = t->key[at].parent)
-			kept[at] = 1;
-	for (int i = 0; i < KEYS; i++)
-		for (int at = t->key[i].state == TAKEN ? i : -1; at >= 0; at = t->key[at].parent)
-			kept[at] = 1;
-}
-
-/* Takes over what was evicted from t. */
-static void adopt_evictions(struct twin *t)
-{
-	struct seen s = {.t = t};
-	int kept[KEYS];
-
-	mark_protected(t, kept);
-	CHECK_EQ(store_ns_each(t->ns, see, &s), 0);
-	CHECK(!s.wrong);
-	for (int i = 0; i < KEYS; i++) {
-		struct twin_key *k = &t->key[i];
-
-		CHECK(!s.there[i] || (k->state == THERE && s.slot[i] == k->slot));
-		if (k->state != THERE || s.there[i])
-			continue;
-		CHECK(!kept[i]);
-		k->state = ABSENT;
-		did.evicted++;
-	}
-	for (int i = 0; i < KEYS; i++)
-		CHECK(t->key[i].state == ABSENT || t->key[i].parent < 0 || t->key[t->key[i].parent].state != ABSENT);
-}
-
-static int evictable(const struct twin *t)
-{
-	int kept[KEYS], n = 0;
-
-	mark_protected(t, kept);
-	/* What was dropped while leased keeps its slot, and so its parents, until the lease ends. */
-	for (int i = 0; i < LEASES; i++)
-		for (int at = t->l[i].used && !t->l[i].valid ? t->l[i].key : -1; at >= 0; at = t->key[at].parent)
-			kept[at] = 1;
-	for (int i = 0; i < KEYS; i++)
-		n += t->key[i].state == THERE && !kept[i];
-	return n;
-}
-
-static int slot_in_use(const struct twin *t, uint32_t slot)
-{
-	for (int i = 0; i < KEYS; i++)
-		if (t->key[i].state == THERE && t->key[i].slot == slot)
-			return 1;
-	for (int i = 0; i < RESERVATIONS; i++)
-		for (int k = 0; t->r[i].used && k < t->r[i].n; k++)
-			if (t->r[i].state[k] != OUT && t->r[i].block[k].slot == slot)
-				return 1;
-	for (int i = 0; i < LEASES; i++)
-		for (int k = 0; t->l[i].used && k < t->l[i].n; k++)
-			if (t->l[i].slot[k] == slot)
-				return 1;
-	return 0;
-}
-
-static void compare_counts(struct twin *t)
-{
-	struct tutti_ns_info info;
-	uint64_t there = 0, reserved = 0, leased = 0;
-
-	for (int i = 0; i < KEYS; i++)
-		there += t->key[i].state == THERE;
-	for (int i = 0; i < RESERVATIONS; i++)
-		for (int k = 0; t->r[i].used && k < t->r[i].n; k++)
-			reserved += t->r[i].state[k] != OUT;
-	for (int i = 0; i < LEASES; i++)
-		leased += (uint64_t)t->l[i].used;
-	store_ns_info(t->ns, &info);
-	CHECK_EQ(info.committed, there);
-	CHECK_EQ(info.reserved, reserved);
-	CHECK_EQ(info.leased, leased);
-}
-
-/* ---- the twin's own steps ---- */
-
-static void twin_end_if_done(struct twin *t)
-{
-	for (int i = 0; i < RESERVATIONS; i++) {
-		struct twin_reservation *r = &t->r[i];
-		int open = 0;
-
-		for (int k = 0; r->used && k < r->n; k++)
-			open += r->state[k] == LIVE || r->mask[k] != all_ranks;
-		if (r->used && !open)
-			r->used = 0;
-	}
-}
-
-/* Key and all below it leave; reservations keep the places of theirs. */
-static void twin_kill(struct twin *t, int key)
-{
-	for (int i = 0; i < KEYS; i++)
-		if (t->key[i].parent == key && t->key[i].state != ABSENT)
-			twin_kill(t, i);
-	for (int i = 0; i < RESERVATIONS; i++)
-		for (int k = 0; t->r[i].used && k < t->r[i].n; k++)
-			if (t->r[i].key[k] == key && t->r[i].state[k] == LIVE) {
-				t->r[i].state[k] = KILLED;
-				did.killed++;
-			}
-	for (int i = 0; i < LEASES; i++)
-		if (t->l[i].used && t->l[i].key == key)
-			t->l[i].valid = 0;
-	t->key[key].state = ABSENT;
-}
-
-static void twin_publish(struct twin *t)
-{
-	for (int again = 1; again;) {
-		again = 0;
-		for (int i = 0; i < RESERVATIONS; i++)
-			for (int k = 0; t->r[i].used && k < t->r[i].n; k++) {
-				struct twin_reservation *r = &t->r[i];
-				struct twin_key *key = &t->key[r->key[k]];
-
-				if (r->state[k] != LIVE || r->mask[k] != all_ranks ||
-				    (key->parent >= 0 && t->key[key->parent].state != THERE))
-					continue;
-				r->state[k] = OUT;
-				key->state = THERE;
-				key->slot = r->block[k].slot;
-				did.published++;
-				again = 1;
-			}
-	}
-	twin_end_if_done(t);
-}
-
-static void twin_end(struct twin *t, struct twin_reservation *r)
-{
-	for (int k = 0; k < r->n; k++)
-		if (r->state[k] == LIVE)
-			twin_kill(t, r->key[k]);
-	r->used = 0;
-	twin_end_if_done(t);
-}
-
-static void twin_expire(struct twin *t)
-{
-	for (int i = 0; i < RESERVATIONS; i++)
-		if (t->r[i].used && t->r[i].lease.expiry_ns <= lane_now)
-			twin_end(t, &t->r[i]);
-	for (int i = 0; i < LEASES; i++)
-		if (t->l[i].used && t->l[i].lease.expiry_ns <= lane_now)
-			t->l[i].used = 0;
-}
+#include "store/twin.h"
 
 /* ---- operations ---- */
 
@@ -316,8 +71,9 @@ static void check_header_flag(const struct twin *t, const struct store_block *b)
 		store_ns_geom(t->ns, rank, &g);
 		p = geom_place(&g, b->slot);
 		CHECK_EQ(lane_io(&ram.m, g.dev[p.dev], 0, geom_header_offset(&g, &p), page, 4096), 0);
-		CHECK(geom_header_check(h, geom_objects(&g)) != GEOM_HEADER_OK || memcmp(h->ns_digest, store_ns_digest(t->ns), 32) ||
-		      h->generation != store_ns_generation(t->ns) || h->sequence < segment_of(t->ns, b->slot)->first_sequence);
+		CHECK(geom_header_check(h, geom_objects(&g)) != GEOM_HEADER_OK ||
+		      memcmp(h->ns_digest, store_ns_digest(t->ns), 32) || h->generation != store_ns_generation(t->ns) ||
+		      h->sequence < segment_of(t->ns, b->slot)->first_sequence);
 	}
 	free(page);
 }
@@ -345,8 +101,8 @@ static void op_reserve(struct twin *t)
 	while (want_first + run < n && t->key[path[start + want_first + run]].state == ABSENT)
 		run++;
 	did.reserve++;
-	r = store_reserve(t->ns, start ? &t->name[path[start - 1]] : NULL, keys, (size_t)n, 1 + rnd(4000), &first, &count,
-	                  &v->lease);
+	r = store_reserve(t->ns, start ? &t->name[path[start - 1]] : NULL, keys, (size_t)n, 1 + rnd(4000), &first,
+	                  &count, &v->lease);
 	if (result) {
 		CHECK_EQ(r, result);
 		return;
@@ -374,12 +130,14 @@ static void op_reserve(struct twin *t)
 		CHECK(!slot_in_use(t, v->block[i].slot));
 		for (size_t k = 0; k < i; k++)
 			CHECK(v->block[i].slot != v->block[k].slot);
-		CHECK((int)v->block[i].depth == t->key[v->key[i]].depth && !memcmp(&v->block[i].key, &t->name[v->key[i]], 32));
+		CHECK((int)v->block[i].depth == t->key[v->key[i]].depth &&
+		      !memcmp(&v->block[i].key, &t->name[v->key[i]], 32));
 		check_header_flag(t, &v->block[i]);
 	}
 	v->used = count != 0;
 	if ((int)count < run) {
-		/* Less than asked: then nothing of its own can be evicted, but for the parent that the call itself needs. */
+		/* Less than asked: then nothing of its own can be evicted, but for the parent that the call itself
+		 * needs. */
 		int spare = evictable(t), last = want_first + start ? path[start + want_first - 1] : -1;
 
 		did.short_count++;
@@ -392,7 +150,8 @@ static void op_reserve(struct twin *t)
 static void write_block(struct twin *t, struct twin_reservation *v, int k, uint32_t rank)
 {
 	CHECK_EQ(lane_write(&ram.m, t->ns, rank, v->lease.epoch, &v->info, &v->block[k],
-	                    k ? &t->name[v->key[k - 1]] : &v->info.parent, LANE_HEADER_ONLY), 0);
+	                    k ? &t->name[v->key[k - 1]] : &v->info.parent, LANE_HEADER_ONLY),
+	         0);
 }
 
 /* One rank's report of some of the reservation's blocks. */
@@ -569,7 +328,8 @@ static void op_reopen(int clean)
 				p = geom_place(&g, key->slot);
 				CHECK_EQ(lane_io(&ram.m, g.dev[p.dev], 0, geom_header_offset(&g, &p), page, 4096), 0);
 				CHECK_EQ(geom_header_check(h, geom_objects(&g)), GEOM_HEADER_OK);
-				CHECK_EQ(geom_header_match(h, store_ns_digest(t->ns)->b, t->name[k].b, store_ns_generation(t->ns), rank),
+				CHECK_EQ(geom_header_match(h, store_ns_digest(t->ns)->b, t->name[k].b,
+				                           store_ns_generation(t->ns), rank),
 				         GEOM_HEADER_OK);
 				free(page);
 			}
@@ -638,18 +398,21 @@ static void run(uint32_t n_dev, uint32_t n_ranks, int spaces, uint64_t pool, uin
 		uint64_t before = seed;
 
 		if (setjmp(check_state.leave)) {
-			printf("# operation %llu, seed before it %llu: %s\n", (unsigned long long)i, (unsigned long long)before, err_text());
+			printf("# operation %llu, seed before it %llu: %s\n", (unsigned long long)i,
+			       (unsigned long long)before, err_text());
 			exit(1);
 		}
 		step(&twins[rnd((uint32_t)spaces)], i);
 	}
-	printf("# %u devices, %u ranks, %d namespaces: reserved %llu published %llu killed %llu evicted %llu dropped %llu short %llu "
+	printf("# %u devices, %u ranks, %d namespaces: reserved %llu published %llu killed %llu evicted %llu dropped "
+	       "%llu short %llu "
 	       "cleared %llu reopened %llu brought back %llu\n",
 	       n_dev, ranks, spaces, (unsigned long long)did.reserve, (unsigned long long)did.published,
 	       (unsigned long long)did.killed, (unsigned long long)did.evicted, (unsigned long long)did.dropped,
 	       (unsigned long long)did.short_count, (unsigned long long)did.cleared, (unsigned long long)did.reopened,
 	       (unsigned long long)did.extra);
-	CHECK(did.published && did.evicted && did.killed && did.dropped && did.short_count && did.reopened && did.extra && did.by_checkpoint > 10);
+	CHECK(did.published && did.evicted && did.killed && did.dropped && did.short_count && did.reopened &&
+	      did.extra && did.by_checkpoint > 10);
 	store_abandon(store);
 	ram_free(&ram);
 }
