@@ -68,7 +68,7 @@ MICRO = $(patsubst bench/micro/%.c,$(BUILD)/micro/%,$(MICRO_SRC))
 EXAMPLES = $(call prog,$(EXAMPLE_SRC))
 TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(PARTS)
 
-.PHONY: all lib cli demo test test-programs check tidy bench bench-programs fuzz fuzz-programs soak sanitize \
+.PHONY: all lib cli demo test test-nvme test-programs check tidy bench bench-programs fuzz fuzz-programs soak sanitize \
 	sanitize-programs asan-programs tsan-programs install clean help FORCE
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -199,6 +199,20 @@ sanitize: ## all tests under ASan and UBSan, those of shared code under TSan
 fuzz: ## every fuzzer for FUZZ_SECONDS (needs clang)
 	@$(MAKE) --no-print-directory -k $(FUZZ) fuzz-programs || failed=--build-failed; \
 	$(RUN) $$failed $(FUZZ_PROGRAMS)
+
+# In the guest everything is static: it has no libraries. (glibc warns of name services, which nobody here uses.)
+NVME = $(BUILD)/nvme
+$(NVME)/tutti: $(call obj,$(CLI_SRC)) $(STATIC)
+	@mkdir -p $(@D)
+	$(link) -static $(CLI_LIBS) -o $@ 2> $@.log || { cat $@.log >&2; exit 1; }
+$(NVME)/test_drive: $(call obj,test/core/test_drive.c) $(TEST_LIBS)
+	@mkdir -p $(@D)
+	$(link) -static $(CLI_LIBS) -o $@ 2> $@.log || { cat $@.log >&2; exit 1; }
+NVME_READY = $(shell command -v qemu-system-x86_64 > /dev/null && command -v busybox > /dev/null && echo yes)
+test-nvme: $(if $(NVME_READY),$(NVME)/test_drive $(NVME)/tutti) ## QEMU's NVMe drives, in a guest (deps-install nvme)
+	$(if $(NVME_READY),tools/nvme-guest/mkguest $(NVME) $(NVME)/test_drive $(NVME)/tutti)
+	@tools/nvme-guest/run $(NVME)
+
 soak: all $(SOAKS) ## what runs for hours (test/soak), each for SOAK_SECONDS
 	@$(RUN) --timeout $$(($(SOAK_SECONDS) + 600)) --jobs 1 $(SOAKS) $(sort $(wildcard test/soak/soak_*.sh))
 check: ## test, sanitize and a short fuzz in one sum
@@ -237,5 +251,5 @@ clean: ## removes $(BUILD)
 	rm -rf $(BUILD)
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1 /p' Makefile | sed 's|[$$](BUILD)|$(BUILD)|' | \
+	@sed -n 's/^\([a-z-]*\):.*## /\1 /p' Makefile | sed 's|[$$](BUILD)|$(BUILD)|' | \
 		while read -r target what; do printf 'make %-10s %s\n' "$$target" "$$what"; done

@@ -225,6 +225,29 @@ struct tutti_doctor_line {
 typedef int (*tutti_doctor_fn)(void *arg, const struct tutti_doctor_line *line);
 int tutti_doctor(const char *path, tutti_doctor_fn fn, void *arg);
 
+/*
+ * NVMe drives on the PCI bus. fn is called once per drive, until it returns non-zero (which is returned). What in_use says
+ * keeps a drive from being claimed; model and serial are known only while the kernel's driver has it.
+ */
+struct tutti_nvme {
+	char function[32]; /* "0000:01:00.0" */
+	char driver[32];   /* "nvme", "vfio-pci"; "": none */
+	char model[64], serial[32];
+	uint64_t bytes;    /* of all namespaces */
+	uint32_t namespaces;
+	int claimed;
+	char in_use[160];
+};
+typedef int (*tutti_nvme_fn)(void *arg, const struct tutti_nvme *drive);
+int tutti_nvme_list(tutti_nvme_fn fn, void *arg);
+/*
+ * Takes a drive from the kernel's driver for vfio-pci; writes nothing to it. Needs root. -EPERM: serial is not its serial
+ * number; -EBUSY: mounted, in md, lvm or swap, or partitioned; -EALREADY; -ENODEV; -EOPNOTSUPP: no vfio-pci.
+ */
+int tutti_nvme_claim(const char *function, const char *serial);
+/* Gives it back to the kernel's driver, also after a crash. -EBUSY: a process drives it; -EALREADY: not claimed. */
+int tutti_nvme_release(const char *function);
+
 /* "4G", "512MiB", "64k" -> bytes: powers of 1024. -EINVAL, -ERANGE. */
 int tutti_parse_bytes(const char *text, uint64_t *bytes);
 /* 4294967296 -> "4G". buf of at least 16 bytes; returns it. */

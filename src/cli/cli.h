@@ -64,7 +64,7 @@ struct cli_call {
 };
 
 extern const struct cli_verb verb_format, verb_info, verb_ls, verb_lookup, verb_verify, verb_clear, verb_bench,
-    verb_replay, verb_doctor, verb_demo, verb_version, verb_help;
+    verb_replay, verb_doctor, verb_nvme, verb_demo, verb_version, verb_help;
 extern const struct cli_verb *const cli_verbs[];
 extern const size_t cli_n_verbs;
 

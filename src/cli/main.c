@@ -10,7 +10,7 @@
 
 const struct cli_verb *const cli_verbs[] = {
     &verb_demo,  &verb_format, &verb_info,   &verb_ls,     &verb_lookup,  &verb_verify,
-    &verb_clear, &verb_bench,  &verb_replay, &verb_doctor, &verb_version, &verb_help,
+    &verb_clear, &verb_bench,  &verb_replay, &verb_doctor, &verb_nvme,   &verb_version, &verb_help,
 };
 const size_t cli_n_verbs = sizeof(cli_verbs) / sizeof(cli_verbs[0]);
 

@@ -320,8 +320,7 @@ static void check_nvme(struct doctor *d, const struct pci_found *f)
 		const struct pci_nvme *n = &f->nvme[i];
 		int kernel = strcmp(n->driver, "nvme") == 0;
 
-		snprintf(remedy, sizeof(remedy), "echo %s > /sys/bus/pci/drivers/%s/unbind  # only if nothing on it is needed",
-		         n->address, n->driver);
+		snprintf(remedy, sizeof(remedy), "tutti nvme claim %s SERIAL  # only if nothing on it is needed", n->address);
 		line(d, "NVMe", kernel ? TUTTI_DOCTOR_SLOWER : TUTTI_DOCTOR_OK, kernel ? remedy : "",
 		     "%s is driven by %s: %s", n->address, n->driver[0] ? n->driver : "nobody",
 		     kernel ? "used through the kernel's block layer, not directly" : "the kernel's file systems don't use it");
