@@ -1,10 +1,11 @@
 /*
- * gio_copy.c - gio_uring without the rest: write a file in one batch of scattered transfers, read it back in another, compare.
+ * gio_copy.c - gio_uring without the rest: write a file in one batch of scattered transfers, read it back in another,
+ * compare.
  *
  *     cc gio_copy.c $(pkg-config --cflags --libs tutti) && ./a.out FILE
  *
- * The CPU fills two IOCBs and cues two kernels. The kernels build the NVMe commands, merge what is contiguous, submit them on
- * their own queue pairs and complete the IOCBs.
+ * The CPU fills two IOCBs and cues two kernels. The kernels build the NVMe commands, merge what is contiguous, submit
+ * them on their own queue pairs and complete the IOCBs.
  */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /*
  * micro_path.c - the software's own ceiling: unmerged commands per second through ring, kernel, queue pair and the null
- * controller, one executor thread and one controller thread. Every SQE is built by the product's builder, every CQE checked.
- * Prints "name value unit".
+ * controller, one executor thread and one controller thread. Every SQE is built by the product's builder, every CQE
+ * checked. Prints "name value unit".
  */
 #include <stdio.h>
 #include <stdlib.h>

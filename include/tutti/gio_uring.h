@@ -1,10 +1,11 @@
 /*
- * gio_uring.h - GPU-initiated I/O, raw: io_uring's idea with a GPU (or CPU threads, where there is none) at the kernel's end.
+ * gio_uring.h - GPU-initiated I/O, raw: io_uring's idea with a GPU (or CPU threads, where there is none) at the
+ * kernel's end.
  *
- * The CPU fills IOCBs of up to 2048 IOCTX (memory, offset on a device, length) and cues an I/O kernel; the kernel builds NVMe
- * commands, submits them on its own queue pairs and completes one IOCB at a time. The paper's four calls (arXiv 2605.03375,
- * section 4.2): gio_init_queue, gio_get_iocb, gio_issue_io, gio_wait_cqe. There is no checksum, no index and no pool here: those
- * are tutti.h's.
+ * The CPU fills IOCBs of up to 2048 IOCTX (memory, offset on a device, length) and cues an I/O kernel; the kernel
+ * builds NVMe commands, submits them on its own queue pairs and completes one IOCB at a time. The paper's four calls
+ * (arXiv 2605.03375, section 4.2): gio_init_queue, gio_get_iocb, gio_issue_io, gio_wait_cqe. There is no checksum, no
+ * index and no pool here: those are tutti.h's.
  *
  * Threads: one thread at a time, except gio_wait_cqe, which any number may call.
  */
@@ -78,11 +79,13 @@ int gio_register(struct gio *g, void *mem, uint64_t bytes);
 /* An IOCB of n IOCTX: *id, and *ioctx to be filled. -EAGAIN: all are out. -EINVAL: n is 0 or above GIO_IOCTX_MAX. */
 int gio_get_iocb(struct gio *g, uint32_t n, const struct gio_event *event, uint32_t *id, struct gio_ioctx **ioctx);
 /*
- * Cues one kernel for IOCBs ids[0..n), n <= 1024, in order, on at most sms executor blocks (0: all that were opened; the host
- * executor always uses all). All IOCBs of one call have the same event. -EAGAIN: queue full, nothing was issued.
+ * Cues one kernel for IOCBs ids[0..n), n <= 1024, in order, on at most sms executor blocks (0: all that were opened;
+ * the host executor always uses all). All IOCBs of one call have the same event. -EAGAIN: queue full, nothing was
+ * issued.
  */
 int gio_issue_io(struct gio *g, const uint32_t *ids, uint32_t n, uint32_t sms);
-/* Waits for an issued IOCB. 0 and *out; -ETIMEDOUT at deadline_ns (absolute). The IOCTX stay readable until gio_put_iocb. */
+/* Waits for an issued IOCB. 0 and *out; -ETIMEDOUT at deadline_ns (absolute). The IOCTX stay readable until
+ * gio_put_iocb. */
 int gio_wait_cqe(struct gio *g, uint32_t id, uint64_t deadline_ns, struct gio_result *out);
 /* Gives an IOCB back: one that is complete, or was never issued. */
 void gio_put_iocb(struct gio *g, uint32_t id);

@@ -105,7 +105,8 @@ int tutti_ns_at(struct tutti_store *s, uint32_t i, struct tutti_ns **out);
 int tutti_ns_get_info(struct tutti_ns *ns, struct tutti_ns_info *out);
 /* Empties it at once (durably); space comes back as it is needed. -EBUSY: leases or reservations are out. */
 int tutti_ns_clear(struct tutti_ns *ns);
-/* Calls fn for each committed block, in no order, until it returns non-zero (which is returned). fn must not call back. */
+/* Calls fn for each committed block, in no order, until it returns non-zero (which is returned). fn must not call back.
+ */
 typedef int (*tutti_block_fn)(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth,
                               uint32_t slot);
 int tutti_ns_each(struct tutti_ns *ns, tutti_block_fn fn, void *arg);
@@ -131,8 +132,8 @@ int tutti_reserve(struct tutti_ns *ns, const struct tutti_key *parent, const str
                   uint64_t lease_ns, size_t *first, size_t *count, struct tutti_lease *reservation);
 
 /*
- * The plan of a lease (TUTTI_RETRIEVE, keys[first..first + count)) or of a reservation (TUTTI_STORE), as bytes for a lane.
- * bytes_max >= tutti_plan_blob_bytes(count). -ESTALE: the lease is gone. -ENOBUFS: buffer too small.
+ * The plan of a lease (TUTTI_RETRIEVE, keys[first..first + count)) or of a reservation (TUTTI_STORE), as bytes for a
+ * lane. bytes_max >= tutti_plan_blob_bytes(count). -ESTALE: the lease is gone. -ENOBUFS: buffer too small.
  */
 size_t tutti_plan_blob_bytes(size_t n_blocks);
 int tutti_plan_blob(struct tutti_ns *ns, const struct tutti_lease *lease, size_t first, size_t count, void *blob,
@@ -211,10 +212,10 @@ int tutti_verify(struct tutti_ns *ns, int repair, tutti_progress_fn progress, vo
                  uint64_t *bad);
 
 /*
- * What this machine can do for a pool at `path` (a folder, a file or a block device), and which path would be used: calls
- * fn once per line, until it returns non-zero (which is returned). Changes nothing; a file of a few KiB in the folder is
- * made without a name, where it has to be tried. remedy is a command, "" where nothing is to be mended. Texts live for the
- * call. -ENOENT, -EACCES: path.
+ * What this machine can do for a pool at `path` (a folder, a file or a block device), and which path would be used:
+ * calls fn once per line, until it returns non-zero (which is returned). Changes nothing; a file of a few KiB in the
+ * folder is made without a name, where it has to be tried. remedy is a command, "" where nothing is to be mended. Texts
+ * live for the call. -ENOENT, -EACCES: path.
  */
 enum tutti_doctor_state { TUTTI_DOCTOR_OK = 0, TUTTI_DOCTOR_SLOWER = 1, TUTTI_DOCTOR_MISSING = 2 };
 struct tutti_doctor_line {
@@ -226,8 +227,8 @@ typedef int (*tutti_doctor_fn)(void *arg, const struct tutti_doctor_line *line);
 int tutti_doctor(const char *path, tutti_doctor_fn fn, void *arg);
 
 /*
- * NVMe drives on the PCI bus. fn is called once per drive, until it returns non-zero (which is returned). What in_use says
- * keeps a drive from being claimed; model and serial are known only while the kernel's driver has it.
+ * NVMe drives on the PCI bus. fn is called once per drive, until it returns non-zero (which is returned). What in_use
+ * says keeps a drive from being claimed; model and serial are known only while the kernel's driver has it.
  */
 struct tutti_nvme {
 	char function[32]; /* "0000:01:00.0" */
@@ -241,8 +242,8 @@ struct tutti_nvme {
 typedef int (*tutti_nvme_fn)(void *arg, const struct tutti_nvme *drive);
 int tutti_nvme_list(tutti_nvme_fn fn, void *arg);
 /*
- * Takes a drive from the kernel's driver for vfio-pci; writes nothing to it. Needs root. -EPERM: serial is not its serial
- * number; -EBUSY: mounted, in md, lvm or swap, or partitioned; -EALREADY; -ENODEV; -EOPNOTSUPP: no vfio-pci.
+ * Takes a drive from the kernel's driver for vfio-pci; writes nothing to it. Needs root. -EPERM: serial is not its
+ * serial number; -EBUSY: mounted, in md, lvm or swap, or partitioned; -EALREADY; -ENODEV; -EOPNOTSUPP: no vfio-pci.
  */
 int tutti_nvme_claim(const char *function, const char *serial);
 /* Gives it back to the kernel's driver, also after a crash. -EBUSY: a process drives it; -EALREADY: not claimed. */

@@ -18,7 +18,8 @@ extern "C" {
 #define TUTTI_DEVICES_MAX 16
 #define TUTTI_RANKS_MAX 16
 
-/* Chained digest of a block: namespace, parent key, token ids, extra keys. All zeros: no key (the parent of a first block). */
+/* Chained digest of a block: namespace, parent key, token ids, extra keys. All zeros: no key (the parent of a first
+ * block). */
 struct tutti_key {
 	uint8_t b[TUTTI_KEY_BYTES];
 };
@@ -58,7 +59,7 @@ struct tutti_ns_spec {
 	const char *model;             /* "meta-llama/Meta-Llama-3-8B" */
 	uint8_t weights[TUTTI_KEY_BYTES];
 	const char *kv_dtype;          /* "bfloat16" */
-	const char *backend;           /* attention backend, and ISA where it changes bytes: "flash-attn-3", "cpu-avx512" */
+	const char *backend;           /* attention backend, and ISA where it matters: "flash-attn-3", "cpu-avx512" */
 	uint32_t block_tokens;
 	uint32_t layers;
 	uint32_t kv_heads;             /* of the whole model, all ranks together */
@@ -109,7 +110,8 @@ typedef void (*tutti_progress_fn)(void *arg, const char *what, uint64_t done, ui
 
 struct tutti_format_opts {
 	uint32_t size;
-	/* Files (created), block devices, or namespaces of NVMe drives (nvme:0000:01:00.0/1); stripe sets go round robin. */
+	/* Files (created), block devices, or namespaces of NVMe drives (nvme:0000:01:00.0/1); stripe sets go round
+	 * robin. */
 	const char *const *paths;
 	uint32_t n_paths;
 	uint32_t ranks;               /* shares of each slot: tensor-parallel size; default 1 */
@@ -119,13 +121,13 @@ struct tutti_format_opts {
 	int overwrite;                /* 1: an existing pool or other content may be overwritten */
 	tutti_progress_fn progress;
 	void *progress_arg;
-	const char *erase_serial;     /* NVMe drives (nvme:...): their serial numbers, parted by commas; else untouched */
+	const char *erase_serial;     /* NVMe drives (nvme:...): their serials, parted by commas; else untouched */
 };
 #define TUTTI_FORMAT_OPTS_INIT {.size = sizeof(struct tutti_format_opts), .ranks = 1}
 
 struct tutti_store_opts {
 	uint32_t size;
-	const char *const *paths;     /* any one path of the pool's is enough if all names still hold; else all, in order */
+	const char *const *paths;     /* any one is enough if all names still hold; else all, in order */
 	uint32_t n_paths;
 	enum tutti_controller controller;
 	struct tutti_model_timing timing;

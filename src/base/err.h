@@ -2,8 +2,8 @@
  * err.h - results and the message beside them.
  *
  * A call returns 0, a negative errno or a positive NVMe status. The one who finds a fault also says, once, what
- * happened, where, why and what to do: err_set() keeps that text for the calling thread, and returns the result, so that
- * `return err_set(-EINVAL, "...")` is one line. Callers above add to it only when they know more.
+ * happened, where, why and what to do: err_set() keeps that text for the calling thread, and returns the result, so
+ * that `return err_set(-EINVAL, "...")` is one line. Callers above add to it only when they know more.
  */
 #ifndef TUTTI_BASE_ERR_H
 #define TUTTI_BASE_ERR_H

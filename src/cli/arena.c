@@ -106,7 +106,8 @@ static uint64_t take_one(struct arena *a)
 
 int arena_take(struct arena *a, size_t n, uint64_t deadline_ns, uint64_t *blocks)
 {
-	struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000), .tv_nsec = (long)(deadline_ns % 1000000000)};
+	struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000),
+	                         .tv_nsec = (long)(deadline_ns % 1000000000)};
 	int result = n > a->layout.blocks ? -EINVAL : 0;
 
 	pthread_mutex_lock(&a->lock);

@@ -37,7 +37,8 @@ int arena_take(struct arena *a, size_t n, uint64_t deadline_ns, uint64_t *blocks
 void arena_give(struct arena *a, size_t n, const uint64_t *blocks);
 static inline uint8_t *arena_at(const struct arena *a, uint32_t layer, uint64_t block, uint32_t object)
 {
-	return (uint8_t *)a->layout.layer_base[layer] + block * a->layout.block_stride + object * a->layout.outer_stride;
+	return (uint8_t *)a->layout.layer_base[layer] + block * a->layout.block_stride +
+	       object * a->layout.outer_stride;
 }
 
 #endif

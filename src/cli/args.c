@@ -55,7 +55,8 @@ static size_t distance(const char *a, const char *b)
 	return rows[na % 3][nb];
 }
 
-const char *cli_nearest(const char *word, const char *(*word_at)(const void *list, size_t i), const void *list, size_t n)
+const char *cli_nearest(const char *word, const char *(*word_at)(const void *list, size_t i), const void *list,
+                        size_t n)
 {
 	const char *best = NULL;
 	size_t best_distance = strlen(word) < 4 ? 2 : 3; /* must be nearer than this */
@@ -144,7 +145,8 @@ static int parse_real(const char *text, double *out)
 
 static int bad_value(const struct cli_verb *verb, const struct cli_option *o, const char *text, const char *why)
 {
-	fprintf(stderr, "tutti %s: --%s: '%s' %s\nSee 'tutti %s --help'.\n", verb->name, o->name, text, why, verb->name);
+	fprintf(stderr, "tutti %s: --%s: '%s' %s\nSee 'tutti %s --help'.\n", verb->name, o->name, text, why,
+	        verb->name);
 	return CLI_USAGE;
 }
 

@@ -102,13 +102,15 @@ void ceiling_open(struct ceiling *c, const char *beside, uint64_t bytes)
 	snprintf(c->path, sizeof(c->path), "%s/.tutti-ceiling-%d", dirname(folder), (int)getpid());
 	c->fd = open(c->path, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600);
 	if (c->fd < 0) {
-		snprintf(c->how, sizeof(c->how), "not measured: no O_DIRECT file beside the pool (%s)", strerror(errno));
+		snprintf(c->how, sizeof(c->how), "not measured: no O_DIRECT file beside the pool (%s)",
+		         strerror(errno));
 		unlink(c->path); /* some file systems make the file and then refuse the flag */
 		return;
 	}
 	unlink(c->path); /* it goes with this process, however that ends */
 	if (posix_fallocate(c->fd, 0, (off_t)c->bytes) || measure(c, 1, 1) == 0) {
-		snprintf(c->how, sizeof(c->how), "not measured: no room for a file of %s beside the pool", cli_size(c->bytes));
+		snprintf(c->how, sizeof(c->how), "not measured: no room for a file of %s beside the pool",
+		         cli_size(c->bytes));
 		ceiling_close(c);
 		return;
 	}

@@ -1,6 +1,6 @@
 /*
- * ceiling.h - what the disk itself gives: a plain loop of large O_DIRECT reads and writes over blocks that exist already,
- * in a file of its own beside the pool. Stands next to our figures, taken in the same run.
+ * ceiling.h - what the disk itself gives: a plain loop of large O_DIRECT reads and writes over blocks that exist
+ * already, in a file of its own beside the pool. Stands next to our figures, taken in the same run.
  */
 #ifndef TUTTI_CLI_CEILING_H
 #define TUTTI_CLI_CEILING_H

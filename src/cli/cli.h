@@ -73,7 +73,8 @@ extern const size_t cli_n_verbs;
 /* Parses argv[1..] by the verb's table. Returns CLI_DONE, CLI_USAGE (already explained), or -1: help was asked for. */
 int cli_parse(const struct cli_verb *verb, int argc, char **argv, void *args, struct cli_call *call);
 /* The word nearest to `word`, or NULL if none is near: for "did you mean". */
-const char *cli_nearest(const char *word, const char *(*word_at)(const void *list, size_t i), const void *list, size_t n);
+const char *cli_nearest(const char *word, const char *(*word_at)(const void *list, size_t i), const void *list,
+                        size_t n);
 const struct cli_verb *cli_find_verb(const char *name);
 const char *cli_nearest_verb(const char *name);
 /* Options that every verb has. */

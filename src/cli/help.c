@@ -61,7 +61,8 @@ static void each_line(FILE *f, const char *text, const char *before)
 	}
 }
 
-static const char exit_text[] = "0 done; 1 a finding (damage, a mismatch); 2 wrong use; 3 a resource is missing (space, "
+static const char exit_text[] =
+    "0 done; 1 a finding (damage, a mismatch); 2 wrong use; 3 a resource is missing (space, "
                                 "permission, a pool that is in use).";
 
 void cli_help_all(FILE *f)
@@ -136,8 +137,10 @@ static void man_option(FILE *f, const struct cli_option *o)
 
 static void man_program(FILE *f)
 {
-	fprintf(f, ".TH TUTTI 1 \"\" \"tutti %s\" \"Tutti\"\n.SH NAME\ntutti \\- a pool of KV cache on SSDs\n", tutti_version());
-	fprintf(f, ".SH SYNOPSIS\n\\fBtutti\\fR \\fIVERB\\fR [\\fIOPTION\\fR]... [\\fIOPERAND\\fR]...\n.SH DESCRIPTION\n");
+	fprintf(f, ".TH TUTTI 1 \"\" \"tutti %s\" \"Tutti\"\n.SH NAME\ntutti \\- a pool of KV cache on SSDs\n",
+	        tutti_version());
+	fprintf(f,
+	        ".SH SYNOPSIS\n\\fBtutti\\fR \\fIVERB\\fR [\\fIOPTION\\fR]... [\\fIOPERAND\\fR]...\n.SH DESCRIPTION\n");
 	roff(f, "Keeps the KV cache of long-context LLM serving on SSDs and gives it back, byte for byte. Sizes are "
 	        "written as 4G, 512MiB, 64k (powers of 1024).");
 	fprintf(f, ".SH VERBS\n");
@@ -158,7 +161,8 @@ void cli_man_verb(FILE *f, const struct cli_verb *verb)
 	fprintf(f, ".TH TUTTI-%s 1 \"\" \"tutti %s\" \"Tutti\"\n.SH NAME\ntutti\\-%s \\- ", verb->name, tutti_version(),
 	        verb->name);
 	roff(f, verb->summary);
-	fprintf(f, ".SH SYNOPSIS\n\\fBtutti %s\\fR [\\fIOPTION\\fR]... %s\n.SH DESCRIPTION\n", verb->name, verb->operands);
+	fprintf(f, ".SH SYNOPSIS\n\\fBtutti %s\\fR [\\fIOPTION\\fR]... %s\n.SH DESCRIPTION\n", verb->name,
+	        verb->operands);
 	roff(f, verb->description);
 	fprintf(f, ".SH OPTIONS\n");
 	for (size_t i = 0; i < verb->n_options; i++)

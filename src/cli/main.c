@@ -19,8 +19,9 @@ const size_t cli_n_verbs = sizeof(cli_verbs) / sizeof(cli_verbs[0]);
 static int run_version(const struct cli_call *call)
 {
 	if (call->json)
-		cli_print_json(json_pack("{s:s, s:i, s:i, s:i}", "version", tutti_version(), "major", TUTTI_VERSION_MAJOR,
-		                         "minor", TUTTI_VERSION_MINOR, "patch", TUTTI_VERSION_PATCH));
+		cli_print_json(json_pack("{s:s, s:i, s:i, s:i}", "version", tutti_version(), "major",
+		                         TUTTI_VERSION_MAJOR, "minor", TUTTI_VERSION_MINOR, "patch",
+		                         TUTTI_VERSION_PATCH));
 	else
 		printf("tutti %s\n", tutti_version());
 	return CLI_DONE;
@@ -93,7 +94,8 @@ const struct cli_verb verb_help = {
     .name = "help",
     .operands = "[VERB]",
     .summary = "Show what there is, or one verb's help.",
-    .description = "Lists the verbs, or shows the help of one. The man pages and the shell completion come from the same "
+    .description =
+        "Lists the verbs, or shows the help of one. The man pages and the shell completion come from the same "
                    "tables.",
     .example = "tutti help replay",
     .options = help_options,

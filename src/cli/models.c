@@ -28,7 +28,8 @@ static int custom(const char *text, struct model *out, char *why, size_t why_byt
 	}
 	if (!v[0] || v[0] > 1024 || !v[1] || v[1] > 1024 || !v[2] || v[2] > 4096 || !v[3] || v[3] > 8) {
 		snprintf(why, why_bytes,
-		         "'%s' is out of range: 1 to 1024 layers, 1 to 1024 heads, head size 1 to 4096, 1 to 8 bytes.", text);
+		         "'%s' is out of range: 1 to 1024 layers, 1 to 1024 heads, head size 1 to 4096, 1 to 8 bytes.",
+		         text);
 		return -EINVAL;
 	}
 	*out = (struct model){.layers = (uint32_t)v[0],

@@ -15,7 +15,8 @@ struct model {
 	uint32_t dtype_bytes;
 };
 
-/* A name of the table, or "LAYERS,KV_HEADS,HEAD_SIZE,DTYPE_BYTES". -EINVAL: neither, or out of range (why says which). */
+/* A name of the table, or "LAYERS,KV_HEADS,HEAD_SIZE,DTYPE_BYTES". -EINVAL: neither, or out of range (why says which).
+ */
 int model_find(const char *text, struct model *out, char *why, size_t why_bytes);
 /* Bytes of one token, K and V, all layers. */
 uint64_t model_token_bytes(const struct model *m);

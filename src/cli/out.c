@@ -49,8 +49,8 @@ static void print_error(const struct cli_call *call, enum cli_exit status, int r
 	cli_progress_end();
 	fprintf(stderr, "tutti %s: %s\n", call->verb->name, message);
 	if (call->json)
-		cli_print_json(json_pack("{s:{s:s, s:i, s:s}, s:i}", "error", "message", message, "result", result, "name",
-		                         tutti_strerror(result), "exit_status", (int)status));
+		cli_print_json(json_pack("{s:{s:s, s:i, s:s}, s:i}", "error", "message", message, "result", result,
+		                         "name", tutti_strerror(result), "exit_status", (int)status));
 }
 
 int cli_fail(const struct cli_call *call, int result, const char *doing)
@@ -190,7 +190,7 @@ int cli_remove_at_exit(const char *path)
 		sigaction(SIGTERM, &sa, NULL);
 		sigaction(SIGHUP, &sa, NULL);
 	}
-	strcpy(remove_paths[remove_n], path);
+	memcpy(remove_paths[remove_n], path, strlen(path) + 1);
 	remove_n = remove_n + 1;
 	return 0;
 }

@@ -118,10 +118,13 @@ static void write_script(FILE *f, const struct plot *p, const char *path, int sv
 	fprintf(f, "set yrange [0:105]\nset ylabel '%% of tokens'\n"
 	           "plot $data using 1:2 with steps linewidth 2 title 'tokens hit'\n");
 	fprintf(f, "set yrange [0:*]\nset ylabel 'GB/s'\nset xlabel 'seconds'\nunset label\n"
-	           "plot $data using 1:3 with steps linewidth 2 title 'in', $data using 1:4 with steps linewidth 2 title 'out'");
+	           "plot $data using 1:3 with steps linewidth 2 title 'in', $data using 1:4 with steps linewidth 2 "
+	           "title 'out'");
 	if (p->ceiling && p->ceiling->runs)
-		fprintf(f, ", %.4f with lines dashtype 3 title 'disk, reads', %.4f with lines dashtype 4 title 'disk, writes'",
-		        p->ceiling->read_best / 1e9, p->ceiling->write_best / 1e9);
+		fprintf(
+		    f,
+		    ", %.4f with lines dashtype 3 title 'disk, reads', %.4f with lines dashtype 4 title 'disk, writes'",
+		    p->ceiling->read_best / 1e9, p->ceiling->write_best / 1e9);
 	fprintf(f, "\nunset multiplot\n");
 }
 

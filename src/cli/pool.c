@@ -46,7 +46,8 @@ struct tutti_ns *cli_pool_ns(const struct cli_call *call, struct tutti_store *s,
 	if (tutti_store_info(s, &info))
 		info.n_namespaces = 0;
 	*status = info.n_namespaces
-	              ? cli_complain(call, CLI_USAGE, "there is no namespace %llu; the pool has 0 to %u ('tutti info' lists "
+	              ? cli_complain(call, CLI_USAGE,
+	                             "there is no namespace %llu; the pool has 0 to %u ('tutti info' lists "
 	                                              "them)",
 	                             (unsigned long long)number, info.n_namespaces - 1)
 	              : cli_complain(call, CLI_USAGE, "the pool has no namespace yet; one is made by the first store");
@@ -69,8 +70,8 @@ uint64_t cli_pool_room(const char *folder)
 	return statvfs(folder, &v) ? 0 : (uint64_t)v.f_bavail * v.f_frsize;
 }
 
-int cli_pool_make(const struct cli_call *call, const char *folder, uint64_t bytes, enum tutti_prewrite prewrite, int keep,
-              char *path, size_t path_bytes)
+int cli_pool_make(const struct cli_call *call, const char *folder, uint64_t bytes, enum tutti_prewrite prewrite,
+                  int keep, char *path, size_t path_bytes)
 {
 	struct tutti_format_opts o = TUTTI_FORMAT_OPTS_INIT;
 	const char *paths[1] = {path};

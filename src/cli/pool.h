@@ -15,8 +15,8 @@ int cli_pool_close(const struct cli_call *call, struct tutti_store *s, int statu
 struct tutti_ns *cli_pool_ns(const struct cli_call *call, struct tutti_store *s, uint64_t number, int *status);
 
 /* A pool in a new file in folder (NULL: $TMPDIR or /tmp), removed at exit unless keep. path receives its name. */
-int cli_pool_make(const struct cli_call *call, const char *folder, uint64_t bytes, enum tutti_prewrite prewrite, int keep,
-              char *path, size_t path_bytes);
+int cli_pool_make(const struct cli_call *call, const char *folder, uint64_t bytes, enum tutti_prewrite prewrite,
+                  int keep, char *path, size_t path_bytes);
 /* Bytes that a new file may take in a folder; 0 and errno if it is none. */
 uint64_t cli_pool_room(const char *folder);
 /* $TMPDIR, /tmp. */

@@ -94,10 +94,11 @@ static int open_arena(struct replay *e, char *why, size_t why_bytes)
 	if (e->o.metadata_only) /* never touched: plans need block numbers, not bytes */
 		shape.blocks = (uint64_t)REPLAY_CHUNK_BLOCKS_MAX * e->o.workers;
 	if (shape.blocks < 2 || shape.blocks < e->o.workers) {
-		snprintf(why, why_bytes,
+		snprintf(
+		    why, why_bytes,
 		         "KV memory of %s holds %llu blocks of %s: too few for %u requests at once. Give more --kv-memory, "
 		         "smaller --block-tokens, a larger --scale or less --concurrency.",
-		         cli_size(e->o.kv_bytes), (unsigned long long)shape.blocks, cli_size(block_bytes), e->o.workers);
+		    cli_size(e->o.kv_bytes), (unsigned long long)shape.blocks, cli_size(block_bytes), e->o.workers);
 		return -EINVAL;
 	}
 	result = arena_open(&e->arena, &shape);
@@ -193,6 +194,7 @@ static void wait_until(struct replay *e, uint64_t at_ns)
 {
 	struct timespec t = {.tv_sec = (time_t)(at_ns / 1000000000), .tv_nsec = (long)(at_ns % 1000000000)};
 
+	/* Arrivals have times of their own. */
 	while (!atomic_load(&e->log->stop) && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
 		;
 }

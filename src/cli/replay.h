@@ -2,10 +2,10 @@
  * replay.h - a stand-in for an LLM engine, which replays requests through store and data path.
  *
  * Workers (one thread and one lane each) take requests in order. A request is lookup, then chunk by chunk: blocks of
- * paged memory, a plan that retrieves what the pool has, a reservation and a plan that store what it has not; then layer by
- * layer: wait for the layer, check every byte of it, "compute" the missing blocks' bytes, store the layer. While one layer
- * is checked and computed the next ones load. A chunk is bounded by the paged memory over the number of workers, so memory
- * does not grow with the trace.
+ * paged memory, a plan that retrieves what the pool has, a reservation and a plan that store what it has not; then
+ * layer by layer: wait for the layer, check every byte of it, "compute" the missing blocks' bytes, store the layer.
+ * While one layer is checked and computed the next ones load. A chunk is bounded by the paged memory over the number of
+ * workers, so memory does not grow with the trace.
  *
  * What is measured goes to a shared mapping (replay_log), so that it outlives a worker process that is killed.
  */
@@ -36,7 +36,8 @@ struct replay_opts {
 	int metadata_only; /* no byte is moved: null lanes, a header's worth of object */
 	int paced;         /* requests wait for their arrival time */
 	struct tutti_lane_opts lane; /* paths, rank: set by the engine */
-	uint64_t kill_after_blocks;  /* SIGKILL to itself in the middle of a store, after that many stored blocks; 0: never */
+	uint64_t
+	    kill_after_blocks; /* SIGKILL to itself in the middle of a store, after that many stored blocks; 0: never */
 };
 
 /* One request: written by its worker as it goes. Times are CLOCK_MONOTONIC; 0: did not happen. */
@@ -107,7 +108,8 @@ struct replay {
 struct replay_log *replay_log_new(size_t n_samples);
 void replay_log_free(struct replay_log *log);
 
-/* Bytes of one object for a model, and of the slot a block takes on disk (at least). 0: the scale is larger than the object. */
+/* Bytes of one object for a model, and of the slot a block takes on disk (at least). 0: the scale is larger than the
+ * object. */
 uint64_t replay_object_bytes(const struct replay_opts *o);
 /* The namespace that a model's blocks go to, without the facts of the memory. `name` keeps its text. */
 void replay_spec(const struct replay_opts *o, char name[96], struct tutti_ns_spec *spec);
@@ -116,8 +118,8 @@ void replay_spec(const struct replay_opts *o, char name[96], struct tutti_ns_spe
 int replay_open(struct replay *e, const struct replay_opts *o, const struct trace *t, tutti_progress_fn progress,
                 char *why, size_t why_bytes);
 /*
- * Runs requests [from, to) of the trace; 0 also when single requests failed (their samples say so). What is measured adds
- * up in log, which has a sample for each request of the trace. progress may be NULL.
+ * Runs requests [from, to) of the trace; 0 also when single requests failed (their samples say so). What is measured
+ * adds up in log, which has a sample for each request of the trace. progress may be NULL.
  */
 int replay_run(struct replay *e, struct replay_log *log, size_t from, size_t to, tutti_progress_fn progress);
 /* Lanes first, then the store. Returns the store's result. */

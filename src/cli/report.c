@@ -181,16 +181,16 @@ void report_path(const struct tutti_lane_info *i, char *text, size_t bytes)
 
 void report_requests(FILE *f, const struct replay_log *log)
 {
-	fprintf(f, "%7s %8s %4s %8s %6s %6s %8s %8s %7s %7s %7s %6s\n", "request", "document", "turn", "tokens", "hit %",
-	        "blocks", "in", "out", "in GB/s", "out", "seconds", "waits");
+	fprintf(f, "%7s %8s %4s %8s %6s %6s %8s %8s %7s %7s %7s %6s\n", "request", "document", "turn", "tokens",
+	        "hit %", "blocks", "in", "out", "in GB/s", "out", "seconds", "waits");
 	for (size_t i = 0; i < log->n_samples; i++) {
 		const struct replay_sample *s = &log->samples[i];
 
 		if (!s->end_ns)
 			continue;
-		fprintf(f, "%7zu %8u %4u %8u %6.1f %6u %8s %8s %7.2f %7.2f %7.3f %6u%s%s\n", i, s->document, s->turn, s->tokens,
-		        report_percent(s->hit_tokens, s->tokens), s->blocks, cli_size(s->bytes_in), cli_size(s->bytes_out),
-		        report_gbps(s->bytes_in, s->load_end_ns - s->load_start_ns),
+		fprintf(f, "%7zu %8u %4u %8u %6.1f %6u %8s %8s %7.2f %7.2f %7.3f %6u%s%s\n", i, s->document, s->turn,
+		        s->tokens, report_percent(s->hit_tokens, s->tokens), s->blocks, cli_size(s->bytes_in),
+		        cli_size(s->bytes_out), report_gbps(s->bytes_in, s->load_end_ns - s->load_start_ns),
 		        report_gbps(s->bytes_out, s->store_end_ns - s->store_start_ns),
 		        (double)(s->end_ns - s->start_ns) * 1e-9, s->layers_waited, s->errors ? "  ERROR" : "",
 		        s->mismatched_bytes ? "  MISMATCH" : "");
@@ -212,7 +212,8 @@ void report_lines(FILE *f, const struct report_sum *s, const struct replay_log *
 	fprintf(f, "%-14s %" PRIu64 " in %.2f s, %" PRIu64 " prompt tokens, %" PRIu64 " answer tokens\n", "requests",
 	        s->requests, (double)s->wall_ns * 1e-9, s->tokens, s->output_tokens);
 	fprintf(f, "%-14s %.1f %% of tokens, %.1f %% of blocks (%" PRIu64 " of %" PRIu64 ")\n", "hit",
-	        report_percent(s->hit_tokens, s->tokens), report_percent(s->hit_blocks, s->blocks), s->hit_blocks, s->blocks);
+	        report_percent(s->hit_tokens, s->tokens), report_percent(s->hit_blocks, s->blocks), s->hit_blocks,
+	        s->blocks);
 	fprintf(f, "%-14s %" PRIu64 " blocks; not kept %" PRIu64 "; evicted %" PRIu64 "\n", "stored", s->stored_blocks,
 	        s->unstored_blocks, log->ns_info.evicted);
 	if (!s->bytes_in && !s->bytes_out) { /* metadata only */
@@ -224,12 +225,14 @@ void report_lines(FILE *f, const struct report_sum *s, const struct replay_log *
 	}
 	direction(f, "in", s->bytes_in, s->in_ns, c, c ? c->read_best : 0);
 	direction(f, "out", s->bytes_out, s->out_ns, c, c ? c->write_best : 0);
-	fprintf(f, "%-14s %.3f CPU seconds per GB, checksums in it (%.3f); the stand-in for compute apart (%.2f s)\n", "CPU",
-	        report_cpu_per_gb(s), l->checksum_bytes ? (double)l->checksum_ns / (double)l->checksum_bytes : 0,
+	fprintf(f, "%-14s %.3f CPU seconds per GB, checksums in it (%.3f); the stand-in for compute apart (%.2f s)\n",
+	        "CPU", report_cpu_per_gb(s), l->checksum_bytes ? (double)l->checksum_ns / (double)l->checksum_bytes : 0,
 	        (double)s->compute_cpu_ns * 1e-9);
-	fprintf(f, "%-14s %" PRIu64 " of %" PRIu64 " had to wait, %.2f s in all\n", "layers", s->layers_waited, s->layers,
-	        (double)s->wait_ns * 1e-9);
-	fprintf(f, "%-14s %s checked byte for byte, %" PRIu64 " bytes differ; %" PRIu64 " damaged blocks, %" PRIu64 " errors\n",
+	fprintf(f, "%-14s %" PRIu64 " of %" PRIu64 " had to wait, %.2f s in all\n", "layers", s->layers_waited,
+	        s->layers, (double)s->wait_ns * 1e-9);
+	fprintf(f,
+	        "%-14s %s checked byte for byte, %" PRIu64 " bytes differ; %" PRIu64 " damaged blocks, %" PRIu64
+	        " errors\n",
 	        "soundness", cli_size(s->checked_bytes), s->mismatched_bytes, s->failed_blocks, s->errors);
 	if (log->first_error[0])
 		fprintf(f, "%-14s %s\n", "first error", log->first_error);

@@ -304,7 +304,8 @@ int replay_request(struct worker *w, const struct trace_request *r, struct repla
 	if (result)
 		return result;
 	if (useful)
-		result = tutti_lookup(e->ns, w->keys, useful, LEASE_NS, &q.matched, e->o.metadata_only ? NULL : &q.lease);
+		result =
+		    tutti_lookup(e->ns, w->keys, useful, LEASE_NS, &q.matched, e->o.metadata_only ? NULL : &q.lease);
 	if (result) {
 		replay_note_error(e, s, result, "lookup");
 		q.matched = 0;

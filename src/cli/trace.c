@@ -55,7 +55,8 @@ static int grow(struct trace *t, void **items, size_t *room, size_t n, size_t it
 
 static int add_part(struct trace *t, uint64_t id, uint32_t tokens)
 {
-	int result = grow(t, (void **)&t->parts, &t->parts_room, t->n_parts, sizeof(*t->parts), TRACE_PARTS_MAX, "parts");
+	int result =
+	    grow(t, (void **)&t->parts, &t->parts_room, t->n_parts, sizeof(*t->parts), TRACE_PARTS_MAX, "parts");
 
 	if (!result)
 		t->parts[t->n_parts++] = (struct trace_part){.id = id, .tokens = tokens};

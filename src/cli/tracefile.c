@@ -99,7 +99,11 @@ static int read_all(struct reader *r, struct trace *t, const char *set)
 		result = next_input(r, &n);
 		if (result)
 			return result;
-		if (first && n >= 6 && memcmp(r->in, "\xFD" "7zXZ", 6) == 0) {
+		if (first && n >= 6 &&
+		    memcmp(r->in,
+		           "\xFD"
+		           "7zXZ",
+		           6) == 0) {
 			r->is_xz = 1;
 			if (lzma_stream_decoder(&r->xz, XZ_MEMORY_MAX, LZMA_CONCATENATED) != LZMA_OK)
 				return -ENOMEM;

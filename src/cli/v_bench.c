@@ -40,7 +40,8 @@ static const struct cli_option bench_options[] = {
     {"form", 0, CLI_CHOICE, AT(per_layer), "FORM", "plan|per-layer", 0, 0,
      "Retrieve all layers by one call (plan, default), or each by one."},
     {"controller", 0, CLI_CHOICE, AT(controller), "WHICH", "auto|virt|model|null", 0, 0,
-     "What answers the queues: files through io_uring (virt), memory (model), or nobody, at once (null: the ceiling of the "
+     "What answers the queues: files through io_uring (virt), memory (model), or nobody, at once (null: the ceiling of "
+     "the "
      "software; nothing is checked)."},
     {"sms", 0, CLI_COUNT, AT(sms), "N", NULL, 0, 64, "Executor blocks. 0 (default): the lane's own choice."},
     {"depth", 0, CLI_COUNT, AT(depth), "N", NULL, 0, 4096, "Commands in flight a block. 0 (default): 64."},
@@ -325,8 +326,8 @@ static void print_text(const struct bench *b, const struct ceiling *c)
 	printf("%-10s %s\n", "path", path);
 	if (b->info.why[0] && controller_of(b->a) != TUTTI_CTRL_NULL)
 		printf("%-10s slower because %s\n", "", b->info.why);
-	printf("%-10s %" PRIu64 " blocks x %" PRIu64 " layers x %" PRIu64 " objects of %s = %s a round, %s; medians of %" PRIu64
-	       " rounds\n",
+	printf("%-10s %" PRIu64 " blocks x %" PRIu64 " layers x %" PRIu64
+	       " objects of %s = %s a round, %s; medians of %" PRIu64 " rounds\n",
 	       "plan", b->a->blocks, b->a->layers, b->a->objects, cli_size(b->a->object_bytes), cli_size(b->bytes),
 	       b->a->in_order ? "in order" : "scattered", b->a->rounds);
 	printf("%-10s %.2f GB/s, %.3f CPU s/GB", "store", out.gbps, out.cpu_per_gb);
@@ -347,14 +348,15 @@ static void print_json(const struct bench *b, const struct ceiling *c)
 {
 	struct figure out = median(b->out, b->a->rounds), in = median(b->in, b->a->rounds);
 	json_t *o = json_pack("{s:o, s:o, s:o, s:o, s:o, s:b, s:{s:f, s:f}, s:o, s:o}", "object_bytes",
-	                      cli_json_u64(b->a->object_bytes), "layers", cli_json_u64(b->a->layers), "objects_per_layer",
-	                      cli_json_u64(b->a->objects), "blocks", cli_json_u64(b->a->blocks), "rounds",
-	                      cli_json_u64(b->a->rounds), "scattered", !b->a->in_order, "store", "gbps", out.gbps,
-	                      "cpu_s_per_gb", out.cpu_per_gb, "mismatched_bytes", cli_json_u64(b->mismatched),
+	                      cli_json_u64(b->a->object_bytes), "layers", cli_json_u64(b->a->layers),
+	                      "objects_per_layer", cli_json_u64(b->a->objects), "blocks", cli_json_u64(b->a->blocks),
+	                      "rounds", cli_json_u64(b->a->rounds), "scattered", !b->a->in_order, "store", "gbps",
+	                      out.gbps, "cpu_s_per_gb", out.cpu_per_gb, "mismatched_bytes", cli_json_u64(b->mismatched),
 	                      "failed_blocks", cli_json_u64(b->failed_blocks));
 
 	if (controller_of(b->a) != TUTTI_CTRL_NULL)
-		json_object_set_new(o, "retrieve", json_pack("{s:f, s:f}", "gbps", in.gbps, "cpu_s_per_gb", in.cpu_per_gb));
+		json_object_set_new(o, "retrieve",
+		                    json_pack("{s:f, s:f}", "gbps", in.gbps, "cpu_s_per_gb", in.cpu_per_gb));
 	json_object_set_new(o, "lane", report_lane_json(&b->info, &b->stats));
 	if (c->how[0])
 		json_object_set_new(o, "disk", report_ceiling_json(c));
@@ -403,12 +405,15 @@ static int run_bench(const struct cli_call *call)
 	const char *paths[1] = {path};
 	int status = CLI_DONE, result;
 
-	if (__builtin_mul_overflow(page * a->layers * a->objects + (1 << 20), a->blocks, &bytes) || bytes > UINT64_MAX / 4)
-		return cli_complain(call, CLI_USAGE, "so many bytes overflow: make --blocks, --layers or --object-size smaller");
+	if (__builtin_mul_overflow(page * a->layers * a->objects + (1 << 20), a->blocks, &bytes) ||
+	    bytes > UINT64_MAX / 4)
+		return cli_complain(call, CLI_USAGE,
+		                    "so many bytes overflow: make --blocks, --layers or --object-size smaller");
 	if (a->pool)
 		snprintf(path, sizeof(path), "%s", a->pool);
 	else
-		status = cli_pool_make(call, a->dir, bytes * 2 + (256ull << 20), TUTTI_PREWRITE_ALL, 0, path, sizeof(path));
+		status =
+		    cli_pool_make(call, a->dir, bytes * 2 + (256ull << 20), TUTTI_PREWRITE_ALL, 0, path, sizeof(path));
 	if (status)
 		return status;
 	status = bench_run(call, &b, paths);
@@ -422,7 +427,8 @@ const struct cli_verb verb_bench = {
     .name = "bench",
     .operands = "",
     .summary = "Measure the data path of a pool: store, retrieve, compare.",
-    .description = "Stores a plan of blocks and retrieves it into cleared memory, some rounds, every byte compared; prints GB/s "
+    .description =
+        "Stores a plan of blocks and retrieves it into cleared memory, some rounds, every byte compared; prints GB/s "
                    "and CPU seconds per GB of all threads beside what the disk itself gives. The temporary pool is written "
                    "once at format, so first writes are not part of the figures. ('make bench' compares more, and with "
                    "others.)",

@@ -2,8 +2,8 @@
  * v_demo.c - tutti demo: the whole story in under two minutes. A pool in a file; real documents at the full size of a
  * model's KV cache; a SIGKILL in the middle of a store; reopen, go on warm; a table and a plot.
  *
- * The part that is killed runs in a child process; what it measured lies in shared memory (replay_log), so that the parent
- * can tell what had been acknowledged and hold it against what the pool still has.
+ * The part that is killed runs in a child process; what it measured lies in shared memory (replay_log), so that the
+ * parent can tell what had been acknowledged and hold it against what the pool still has.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -28,8 +28,8 @@
 #define CEILING_BYTES (512ull << 20)
 #define TURNS 4u
 /*
- * 64 tokens make objects of 128 KiB (64 x 8 heads x 128 x bf16): a disk gives its full bandwidth for each of them alone,
- * and a document has few enough blocks that their headers (4 KiB each) weigh nothing.
+ * 64 tokens make objects of 128 KiB (64 x 8 heads x 128 x bf16): a disk gives its full bandwidth for each of them
+ * alone, and a document has few enough blocks that their headers (4 KiB each) weigh nothing.
  */
 #define BLOCK_TOKENS 64u
 
@@ -45,7 +45,8 @@ static const struct cli_option demo_options[] = {
      "Where the pool and the plot go: the disk that is tried. Default: $TMPDIR or /tmp."},
     {"pool-size", 0, CLI_BYTES, AT(pool_bytes), "SIZE", NULL, 128ull << 20, 1ull << 40,
      "Of the pool. Default 8G, or less if the disk has not 12G free."},
-    {"plot", 0, CLI_TEXT, AT(plot), "FILE", NULL, 0, 0, "The plot, FILE.svg or FILE.png. Default: tutti-demo.svg in FOLDER."},
+    {"plot", 0, CLI_TEXT, AT(plot), "FILE", NULL, 0, 0,
+     "The plot, FILE.svg or FILE.png. Default: tutti-demo.svg in FOLDER."},
     {"keep", 0, CLI_FLAG, AT(keep), NULL, NULL, 0, 0, "Keep the pool, to look into it with the other verbs."},
 };
 
@@ -96,15 +97,21 @@ static int choose_sizes(struct demo *d)
 	if (!d->a->pool_bytes && room < ROOM_BYTES)
 		d->pool_bytes = room / 3 * 2 & ~((1ull << 20) - 1);
 	if (d->pool_bytes < 512ull << 20 && !d->a->pool_bytes)
-		return cli_complain(d->call, CLI_RESOURCE, "%s has only %s free; the demo wants 1G at least, better 12G. Name "
+		return cli_complain(d->call, CLI_RESOURCE,
+		                    "%s has only %s free; the demo wants 1G at least, better 12G. Name "
 		                                           "another disk with --dir FOLDER.",
 		                    d->folder, cli_size(room));
 	d->fit_bytes = d->pool_bytes / 4 * 3 < FIT_BYTES ? d->pool_bytes / 4 * 3 : FIT_BYTES;
-	snprintf(d->plot, sizeof(d->plot), "%s%s", d->a->plot ? d->a->plot : d->folder, d->a->plot ? "" : "/tutti-demo.svg");
+	snprintf(d->plot, sizeof(d->plot), "%s%s", d->a->plot ? d->a->plot : d->folder,
+	         d->a->plot ? "" : "/tutti-demo.svg");
 	if (plot_check_path(d->plot))
 		return cli_complain(d->call, CLI_USAGE, "--plot: '%s' must end in .svg or .png", d->plot);
-	d->o = (struct replay_opts){
-	    .block_tokens = BLOCK_TOKENS, .scale = 1, .workers = 2, .kv_bytes = GIB, .seed = 1, .lane = TUTTI_LANE_OPTS_INIT};
+	d->o = (struct replay_opts){.block_tokens = BLOCK_TOKENS,
+	                            .scale = 1,
+	                            .workers = 2,
+	                            .kv_bytes = GIB,
+	                            .seed = 1,
+	                            .lane = TUTTI_LANE_OPTS_INIT};
 	if (ram / 2 < d->o.kv_bytes)
 		d->o.kv_bytes = ram / 2 < 64ull << 20 ? 64ull << 20 : ram / 2;
 	return CLI_DONE;
@@ -119,8 +126,8 @@ static int load_documents(struct demo *d)
 	if (model_find("llama3-8b", &d->o.model, why, sizeof(why)))
 		return cli_complain(d->call, CLI_USAGE, "%s", why);
 	if (cli_pool_trace_path("leval", path, sizeof(path), &set))
-		return cli_complain(d->call, CLI_USAGE, "the trace is not where it should be (%s); TUTTI_TRACES names its folder",
-		                    path);
+		return cli_complain(d->call, CLI_USAGE,
+		                    "the trace is not where it should be (%s); TUTTI_TRACES names its folder", path);
 	result = trace_read(&d->trace, path, set);
 	if (result)
 		return cli_complain(d->call, cli_exit_of(result), "trace %s: %s", path, d->trace.why);
@@ -129,7 +136,8 @@ static int load_documents(struct demo *d)
 	while (d->round_end < d->trace.n_requests && d->trace.requests[d->round_end].turn == 0)
 		d->round_end++;
 	if (d->round_end < 2)
-		return cli_complain(d->call, CLI_RESOURCE, "a pool of %s is too small for two documents", cli_size(d->pool_bytes));
+		return cli_complain(d->call, CLI_RESOURCE, "a pool of %s is too small for two documents",
+		                    cli_size(d->pool_bytes));
 	for (int i = 0; i < PHASES; i++) {
 		d->logs[i] = replay_log_new(d->trace.n_requests);
 		if (!d->logs[i])
@@ -231,8 +239,8 @@ static int run_and_kill(struct demo *d, struct replay *e)
 	if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
 		return WIFEXITED(status) ? WEXITSTATUS(status) : CLI_FINDING;
 	close_killed_log(d, &used);
-	say(d, "process %d was killed (SIGKILL) in the middle of a store, after %" PRIu64 " acknowledged blocks", (int)pid,
-	    d->acknowledged);
+	say(d, "process %d was killed (SIGKILL) in the middle of a store, after %" PRIu64 " acknowledged blocks",
+	    (int)pid, d->acknowledged);
 	return CLI_DONE;
 }
 
@@ -261,7 +269,9 @@ static int go_on(struct demo *d, struct replay *e)
 	tutti_store_info(e->store, &d->reopened);
 	tutti_ns_get_info(e->ns, &info);
 	d->committed = info.committed;
-	say(d, "reopened in %.2f s: %" PRIu64 " blocks are back, %" PRIu64 " were acknowledged; nothing half-written is seen",
+	say(d,
+	    "reopened in %.2f s: %" PRIu64 " blocks are back, %" PRIu64
+	    " were acknowledged; nothing half-written is seen",
 	    (double)d->reopen_ns * 1e-9, d->committed, d->acknowledged);
 	result = replay_run(e, d->logs[RESUMED], first_unfinished(d), d->round_end, cli_progress);
 	cli_progress_end();
@@ -295,7 +305,8 @@ static void percent_of(char *text, size_t bytes, uint64_t moved, uint64_t ns, do
 	if (!moved)
 		snprintf(text, bytes, "-");
 	else if (best > 0)
-		snprintf(text, bytes, "%.2f (%.0f %%)", report_gbps(moved, ns), 100 * report_gbps(moved, ns) * 1e9 / best);
+		snprintf(text, bytes, "%.2f (%.0f %%)", report_gbps(moved, ns),
+		         100 * report_gbps(moved, ns) * 1e9 / best);
 	else
 		snprintf(text, bytes, "%.2f", report_gbps(moved, ns));
 }
@@ -307,8 +318,8 @@ static void print_row(const struct demo *d, const char *name, const struct repor
 	percent_of(in, sizeof(in), s->bytes_in, s->in_ns, d->ceiling.read_best);
 	percent_of(out, sizeof(out), s->bytes_out, s->out_ns, d->ceiling.write_best);
 	printf("%-22s %5" PRIu64 " %8" PRIu64 " %6.1f %6.1f %8s %14s %8s %14s %8.3f\n", name, s->requests, s->tokens,
-	       report_percent(s->hit_tokens, s->tokens), report_percent(s->hit_blocks, s->blocks), cli_size(s->bytes_in), in,
-	       cli_size(s->bytes_out), out, report_cpu_per_gb(s));
+	       report_percent(s->hit_tokens, s->tokens), report_percent(s->hit_blocks, s->blocks),
+	       cli_size(s->bytes_in), in, cli_size(s->bytes_out), out, report_cpu_per_gb(s));
 }
 
 static void print_table(const struct demo *d, const char *plot)
@@ -325,10 +336,11 @@ static void print_table(const struct demo *d, const char *plot)
 	       cli_size(replay_object_bytes(&d->o)));
 	printf("%-14s %s%s%s\n", "path", path, log->lane_info.why[0] ? "; slower because " : "", log->lane_info.why);
 	printf("%-14s %s\n", "disk's own", d->ceiling.how);
-	printf("%-14s %" PRIu64 " acknowledged before the kill, %" PRIu64 " recovered (%s)\n", "blocks", d->acknowledged,
-	       d->committed, d->committed >= d->acknowledged ? "none was lost" : "SOME WERE LOST");
-	printf("%-14s %s, byte for byte; mismatches %" PRIu64 ", damaged blocks %" PRIu64 ", errors %" PRIu64 "\n", "verified",
-	       cli_size(d->total.checked_bytes), d->total.mismatched_bytes, d->total.failed_blocks, d->total.errors);
+	printf("%-14s %" PRIu64 " acknowledged before the kill, %" PRIu64 " recovered (%s)\n", "blocks",
+	       d->acknowledged, d->committed, d->committed >= d->acknowledged ? "none was lost" : "SOME WERE LOST");
+	printf("%-14s %s, byte for byte; mismatches %" PRIu64 ", damaged blocks %" PRIu64 ", errors %" PRIu64 "\n",
+	       "verified", cli_size(d->total.checked_bytes), d->total.mismatched_bytes, d->total.failed_blocks,
+	       d->total.errors);
 	for (int i = 0; i < PHASES; i++)
 		if (d->logs[i]->first_error[0])
 			printf("%-14s %s: %s\n", "error", phase_names[i], d->logs[i]->first_error);
@@ -341,12 +353,13 @@ static void print_table(const struct demo *d, const char *plot)
 
 static void print_json(const struct demo *d, const char *plot)
 {
-	json_t *o = json_pack("{s:s, s:o, s:b, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:s, s:f}", "pool", d->pool, "pool_bytes",
-	                      cli_json_u64(d->pool_bytes), "kept", d->a->keep, "format_s", (double)d->format_ns * 1e-9,
+	json_t *o =
+	    json_pack("{s:s, s:o, s:b, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:s, s:f}", "pool", d->pool, "pool_bytes",
+	              cli_json_u64(d->pool_bytes), "kept", d->a->keep, "format_s", (double)d->format_ns * 1e-9,
 	                      "reopen_s", (double)d->reopen_ns * 1e-9, "acknowledged_blocks", cli_json_u64(d->acknowledged),
 	                      "recovered_blocks", cli_json_u64(d->committed), "killed", report_sum_json(&d->sums[KILLED]),
 	                      "resumed", report_sum_json(&d->sums[RESUMED]), "warm", report_sum_json(&d->sums[WARM]), "plot",
-	                      plot, "seconds", (double)(cli_now_ns() - d->start_ns) * 1e-9);
+	              plot, "seconds", (double)(cli_now_ns() - d->start_ns) * 1e-9);
 
 	json_object_set_new(o, "disk", report_ceiling_json(&d->ceiling));
 	json_object_set_new(o, "lane", report_lane_json(&d->logs[WARM]->lane_info, &d->logs[WARM]->lane_stats));
@@ -426,7 +439,8 @@ const struct cli_verb verb_demo = {
     .name = "demo",
     .operands = "",
     .summary = "Show it all: store, a kill, reopen, warm reuse; a table and a plot.",
-    .description = "Makes a pool in a file and replays the smallest documents of LEval whose KV cache fits three quarters of "
+    .description =
+        "Makes a pool in a file and replays the smallest documents of LEval whose KV cache fits three quarters of "
                    "it, at the full size of Llama-3-8B, up to four questions each. In the middle of a store it kills itself "
                    "(SIGKILL), reopens the pool, goes on, and answers the later questions warm. Every byte that comes back is "
                    "checked. About 20 GB of traffic; under 90 s on two cores and a disk of 1 GB/s. The pool is removed at the "

@@ -20,7 +20,8 @@ static int doctor_line(void *arg, const struct tutti_doctor_line *line)
 
 	d->counts[state]++;
 	if (d->list) {
-		json_array_append_new(d->list, json_pack("{s:s, s:s, s:s, s:s}", "name", line->name, "state", state_words[state],
+		json_array_append_new(d->list,
+		                      json_pack("{s:s, s:s, s:s, s:s}", "name", line->name, "state", state_words[state],
 		                                         "detail", line->detail, "remedy", line->remedy));
 		return 0;
 	}
@@ -45,11 +46,11 @@ static int run_doctor(const struct cli_call *call)
 		return cli_fail(call, result, path);
 	}
 	if (call->json)
-		cli_print_json(json_pack("{s:s, s:o, s:i, s:i, s:i}", "path", path, "lines", d.list, "ok", (int)d.counts[0],
-		                         "slower", (int)d.counts[1], "missing", (int)d.counts[2]));
+		cli_print_json(json_pack("{s:s, s:o, s:i, s:i, s:i}", "path", path, "lines", d.list, "ok",
+		                         (int)d.counts[0], "slower", (int)d.counts[1], "missing", (int)d.counts[2]));
 	else
-		printf("%u ok, %u slower, %u not available; looked at for pools in %s\n", d.counts[0], d.counts[1], d.counts[2],
-		       path);
+		printf("%u ok, %u slower, %u not available; looked at for pools in %s\n", d.counts[0], d.counts[1],
+		       d.counts[2], path);
 	return CLI_DONE;
 }
 
@@ -57,7 +58,8 @@ const struct cli_verb verb_doctor = {
     .name = "doctor",
     .operands = "[PATH]",
     .summary = "Say what this machine can do, and how to mend what it can't.",
-    .description = "Looks at io_uring, memory limits, O_DIRECT and alignment on the file system of PATH (a folder, a file or a "
+    .description =
+        "Looks at io_uring, memory limits, O_DIRECT and alignment on the file system of PATH (a folder, a file or a "
                    "block device; default $TMPDIR or /tmp), huge pages, the CPU, GPUs, NVMe functions and who drives them, and "
                    "the IOMMU. Each line is ok, slower (and why), or not available (and why), with the command that would mend "
                    "it. Changes nothing.",

@@ -18,19 +18,22 @@ static const struct cli_option format_options[] = {
     {"ranks", 'r', CLI_COUNT, AT(ranks), "N", NULL, 1, TUTTI_RANKS_MAX,
      "Shares of each slot: the tensor-parallel size of the engines that will use it. Default 1."},
     {"prewrite", 'p', CLI_CHOICE, AT(prewrite), "WHEN", "segment|all|none", 0, 0,
-     "When blocks are written for the first time: ahead of use in the background (segment, default), all now (slow format, "
+     "When blocks are written for the first time: ahead of use in the background (segment, default), all now (slow "
+     "format, "
      "fast first writes), or never (sparse: space is then not reserved)."},
     {"segment-size", 0, CLI_BYTES, AT(segment_bytes), "SIZE", NULL, 4096, 1ull << 40,
      "Unit in which the pool's space goes to namespaces. Default: chosen from the size."},
     {"overwrite", 0, CLI_FLAG, AT(overwrite), NULL, NULL, 0, 0,
      "Also when there is a pool or anything else in the way. What was there is lost."},
     {"yes-erase", 0, CLI_TEXT, AT(erase_serial), "SERIAL", NULL, 0, 0,
-     "Erase the NVMe drive with this serial number (several: parted by commas). Needed for, and only for, nvme: paths."},
+     "Erase the NVMe drive with this serial number (several: parted by commas). Needed for, and only for, nvme: "
+     "paths."},
 };
 
 static int run_format(const struct cli_call *call)
 {
-	static const enum tutti_prewrite prewrites[] = {TUTTI_PREWRITE_SEGMENT, TUTTI_PREWRITE_ALL, TUTTI_PREWRITE_NONE};
+	static const enum tutti_prewrite prewrites[] = {TUTTI_PREWRITE_SEGMENT, TUTTI_PREWRITE_ALL,
+	                                                TUTTI_PREWRITE_NONE};
 	const struct format_args *a = call->args;
 	struct tutti_format_opts o = TUTTI_FORMAT_OPTS_INIT;
 	uint64_t start = cli_now_ns();
@@ -53,13 +56,14 @@ static int run_format(const struct cli_call *call)
 		return cli_fail(call, result, doing);
 	}
 	if (call->json)
-		cli_print_json(json_pack("{s:s, s:i, s:o, s:i, s:f}", "path", call->operands[0], "paths", (int)call->n_operands,
-		                         "bytes", cli_json_u64(a->bytes), "ranks", (int)a->ranks, "seconds",
-		                         (double)(cli_now_ns() - start) * 1e-9));
+		cli_print_json(json_pack("{s:s, s:i, s:o, s:i, s:f}", "path", call->operands[0], "paths",
+		                         (int)call->n_operands, "bytes", cli_json_u64(a->bytes), "ranks", (int)a->ranks,
+		                         "seconds", (double)(cli_now_ns() - start) * 1e-9));
 	else
 		printf("%s: a pool of %s, %llu rank%s, %u path%s, made in %.1f s\n", call->operands[0],
-		       a->bytes ? cli_size(a->bytes) : "the whole device", (unsigned long long)a->ranks, a->ranks == 1 ? "" : "s",
-		       call->n_operands, call->n_operands == 1 ? "" : "s", (double)(cli_now_ns() - start) * 1e-9);
+		       a->bytes ? cli_size(a->bytes) : "the whole device", (unsigned long long)a->ranks,
+		       a->ranks == 1 ? "" : "s", call->n_operands, call->n_operands == 1 ? "" : "s",
+		       (double)(cli_now_ns() - start) * 1e-9);
 	return CLI_DONE;
 }
 
@@ -67,7 +71,8 @@ const struct cli_verb verb_format = {
     .name = "format",
     .operands = "PATH...",
     .summary = "Make a pool in files or on block devices.",
-    .description = "Makes a pool of a fixed size. Files are created with mode 0600 and their space is reserved in full; "
+    .description =
+        "Makes a pool of a fixed size. Files are created with mode 0600 and their space is reserved in full; "
                    "the pool never grows past it. With several paths, stripe sets go round robin over them.\n\nNothing "
                    "that exists is touched unless --overwrite is given; a drive (nvme:FUNCTION/NSID) only "
                    "when --yes-erase names its serial number.",

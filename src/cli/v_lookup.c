@@ -78,7 +78,8 @@ static void *read_items(const struct cli_call *call, const char *name, int keys,
 
 	*n = 0;
 	if (!f)
-		*status = cli_complain(call, errno == EACCES ? CLI_RESOURCE : CLI_USAGE, "%s: %s", name, strerror(errno));
+		*status =
+		    cli_complain(call, errno == EACCES ? CLI_RESOURCE : CLI_USAGE, "%s: %s", name, strerror(errno));
 	while (f && items && !bad && (got = next_word(f, word, sizeof(word))) > 0 && *n < most) {
 		if (*n == room) {
 			more = realloc(items, 2 * room * item);
@@ -87,7 +88,8 @@ static void *read_items(const struct cli_call *call, const char *name, int keys,
 			items = more;
 			room *= 2;
 		}
-		bad = keys ? parse_key(word, (struct tutti_key *)items + *n) : parse_token(word, (uint32_t *)items + *n);
+		bad =
+		    keys ? parse_key(word, (struct tutti_key *)items + *n) : parse_token(word, (uint32_t *)items + *n);
 		*n += !bad;
 	}
 	if (bad || got < 0)
@@ -132,8 +134,9 @@ static struct tutti_key *keys_of_tokens(const struct cli_call *call, struct tutt
 static int show(const struct cli_call *call, const struct tutti_key *keys, size_t n, size_t matched)
 {
 	if (call->json) {
-		cli_print_json(json_pack("{s:o, s:o, s:s?}", "blocks", cli_json_u64(n), "matched", cli_json_u64(matched),
-		                         "last_key", matched ? cli_hex(keys[matched - 1].b, 32) : NULL));
+		cli_print_json(json_pack("{s:o, s:o, s:s?}", "blocks", cli_json_u64(n), "matched",
+		                         cli_json_u64(matched), "last_key",
+		                         matched ? cli_hex(keys[matched - 1].b, 32) : NULL));
 		return CLI_DONE;
 	}
 	printf("%zu of %zu blocks are in the pool\n", matched, n);
@@ -172,7 +175,8 @@ const struct cli_verb verb_lookup = {
     .name = "lookup",
     .operands = "POOL...",
     .summary = "Say how long a prefix of a prompt a pool holds.",
-    .description = "Takes a chain of keys, or the token ids of a prompt, and prints how many leading blocks are in the pool. "
+    .description =
+        "Takes a chain of keys, or the token ids of a prompt, and prints how many leading blocks are in the pool. "
                    "Reads no payload. A miss is an answer, not a fault: exit status 0.",
     .example = "tutti lookup --tokens prompt.txt /var/cache/kv.pool\n"
                "tutti ls /var/cache/kv.pool | head -1 | cut -d' ' -f1 | tutti lookup --keys - /var/cache/kv.pool",

@@ -13,9 +13,10 @@
 
 static json_t *ns_json(uint32_t i, const struct tutti_ns_info *n)
 {
-	json_t *o = json_pack("{s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "namespace", (int)i, "model", n->model,
+	json_t *o =
+	    json_pack("{s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "namespace", (int)i, "model", n->model,
 	                      "digest", cli_hex(n->digest, TUTTI_KEY_BYTES), "layers", (int)n->layers, "objects_per_layer",
-	                      (int)n->objects_per_layer, "block_tokens", (int)n->block_tokens, "kv_heads", (int)n->kv_heads,
+	              (int)n->objects_per_layer, "block_tokens", (int)n->block_tokens, "kv_heads", (int)n->kv_heads,
 	                      "head_size", (int)n->head_size, "tp_size", (int)n->tp_size, "set_slots", (int)n->set_slots);
 	const struct {
 		const char *name;
@@ -31,8 +32,8 @@ static json_t *ns_json(uint32_t i, const struct tutti_ns_info *n)
 
 static json_t *pool_json(const struct tutti_pool_info *p)
 {
-	json_t *o = json_pack("{s:s, s:i, s:i, s:i, s:b}", "uuid", cli_hex(p->uuid, 16), "version", (int)p->version, "ranks",
-	                      (int)p->ranks, "devices", (int)p->n_devices, "clean", p->clean);
+	json_t *o = json_pack("{s:s, s:i, s:i, s:i, s:b}", "uuid", cli_hex(p->uuid, 16), "version", (int)p->version,
+	                      "ranks", (int)p->ranks, "devices", (int)p->n_devices, "clean", p->clean);
 	const struct {
 		const char *name;
 		uint64_t value;
@@ -55,16 +56,18 @@ static json_t *pool_json(const struct tutti_pool_info *p)
 static void print_pool(const struct tutti_pool_info *p)
 {
 	printf("%-14s %s, format version %u\n", "pool", cli_hex(p->uuid, 16), p->version);
-	printf("%-14s %s over %u device%s, %u rank%s\n", "size", cli_size(p->bytes), p->n_devices, p->n_devices == 1 ? "" : "s",
-	       p->ranks, p->ranks == 1 ? "" : "s");
+	printf("%-14s %s over %u device%s, %u rank%s\n", "size", cli_size(p->bytes), p->n_devices,
+	       p->n_devices == 1 ? "" : "s", p->ranks, p->ranks == 1 ? "" : "s");
 	printf("%-14s %" PRIu64 " of %s; free %" PRIu64 ", written before %" PRIu64 "\n", "segments", p->segments,
 	       cli_size(p->segment_bytes), p->segments_free, p->segments_prewritten);
 	printf("%-14s %s; epoch %" PRIu64 "\n", "last closed",
-	       p->epoch <= 1 ? "never: it is new" : p->clean ? "cleanly" : "not cleanly: recovered from the slots' headers",
+	       p->epoch <= 1 ? "never: it is new"
+	       : p->clean    ? "cleanly"
+	                     : "not cleanly: recovered from the slots' headers",
 	       p->epoch);
 	if (!p->clean && p->epoch > 1)
-		printf("%-14s %" PRIu64 " slots; %" PRIu64 " orphans and %" PRIu64 " damaged headers left out\n", "recovered",
-		       p->recovered_slots, p->recovered_orphans, p->recovered_bad);
+		printf("%-14s %" PRIu64 " slots; %" PRIu64 " orphans and %" PRIu64 " damaged headers left out\n",
+		       "recovered", p->recovered_slots, p->recovered_orphans, p->recovered_bad);
 	printf("%-14s %s of memory\n", "index", cli_size(p->index_bytes));
 }
 
@@ -77,7 +80,8 @@ static void print_ns(uint32_t i, const struct tutti_ns_info *n)
 	       n->tp_size);
 	printf("  %-12s %" PRIu64 " of %s in %" PRIu64 " segments, %u to a stripe set\n", "slots", n->slots,
 	       cli_size(n->slot_bytes), n->segments, n->set_slots);
-	printf("  %-12s %" PRIu64 " committed, %" PRIu64 " reserved, %" PRIu64 " leased, %" PRIu64 " evicted since open\n",
+	printf("  %-12s %" PRIu64 " committed, %" PRIu64 " reserved, %" PRIu64 " leased, %" PRIu64
+	       " evicted since open\n",
 	       "blocks", n->committed, n->reserved, n->leased, n->evicted);
 }
 
@@ -121,7 +125,8 @@ const struct cli_verb verb_info = {
     .name = "info",
     .operands = "POOL...",
     .summary = "Show what a pool is and what is in it.",
-    .description = "Shows the pool's size, devices, segments and how it was closed, and for each namespace its geometry and "
+    .description =
+        "Shows the pool's size, devices, segments and how it was closed, and for each namespace its geometry and "
                    "its blocks. A pool that was not closed cleanly is recovered first.",
     .example = "tutti info /var/cache/kv.pool",
     .operands_min = 1,
@@ -138,7 +143,8 @@ static const struct ls_args ls_defaults = {0};
 static const struct cli_option ls_options[] = {
     {"namespace", 'n', CLI_COUNT, offsetof(struct ls_args, ns), "N", NULL, 0, UINT32_MAX,
      "The namespace's number, as 'tutti info' shows it. Default 0."},
-    {"limit", 'l', CLI_COUNT, offsetof(struct ls_args, limit), "N", NULL, 0, 0, "Stop after N blocks. 0 (default): all."},
+    {"limit", 'l', CLI_COUNT, offsetof(struct ls_args, limit), "N", NULL, 0, 0,
+     "Stop after N blocks. 0 (default): all."},
 };
 
 struct ls_state {
@@ -146,7 +152,8 @@ struct ls_state {
 	json_t *list;
 };
 
-static int ls_block(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth, uint32_t slot)
+static int ls_block(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth,
+                    uint32_t slot)
 {
 	static const struct tutti_key none;
 	int root = memcmp(parent, &none, sizeof(none)) == 0;
@@ -154,8 +161,8 @@ static int ls_block(void *arg, const struct tutti_key *key, const struct tutti_k
 
 	if (st->list)
 		json_array_append_new(st->list, json_pack("{s:s, s:s?, s:i, s:o}", "key", cli_hex(key->b, 32), "parent",
-		                                          root ? NULL : cli_hex(parent->b, 32), "depth", (int)depth, "slot",
-		                                          cli_json_u64(slot)));
+		                                          root ? NULL : cli_hex(parent->b, 32), "depth", (int)depth,
+		                                          "slot", cli_json_u64(slot)));
 	else
 		printf("%s %s %6u %8u\n", cli_hex(key->b, 32), root ? "-" : cli_hex(parent->b, 32), depth, slot);
 	return --st->left == 0;
@@ -188,7 +195,8 @@ const struct cli_verb verb_ls = {
     .name = "ls",
     .operands = "POOL...",
     .summary = "List the committed blocks of a namespace.",
-    .description = "Prints a line for each committed block: key, parent key ('-' for the first block of a chain), depth in its "
+    .description =
+        "Prints a line for each committed block: key, parent key ('-' for the first block of a chain), depth in its "
                    "chain, slot. In no order.",
     .example = "tutti ls --limit 10 /var/cache/kv.pool",
     .options = ls_options,
@@ -214,7 +222,8 @@ static const struct cli_option verify_options[] = {
      "Take damaged blocks, and those that build on them, out of the pool."},
 };
 
-static int verify_ns(const struct cli_call *call, struct tutti_store *s, uint32_t i, int repair, json_t *list, uint64_t *bad)
+static int verify_ns(const struct cli_call *call, struct tutti_store *s, uint32_t i, int repair, json_t *list,
+                     uint64_t *bad)
 {
 	uint64_t checked = 0, ns_bad = 0;
 	struct tutti_ns_info info;
@@ -231,11 +240,11 @@ static int verify_ns(const struct cli_call *call, struct tutti_store *s, uint32_
 	if (result && !ns_bad)
 		return cli_fail(call, result, "verifying");
 	*bad += ns_bad;
-	json_array_append_new(list, json_pack("{s:i, s:s, s:o, s:o}", "namespace", (int)i, "model", info.model, "checked",
-	                                      cli_json_u64(checked), "damaged", cli_json_u64(ns_bad)));
+	json_array_append_new(list, json_pack("{s:i, s:s, s:o, s:o}", "namespace", (int)i, "model", info.model,
+	                                      "checked", cli_json_u64(checked), "damaged", cli_json_u64(ns_bad)));
 	if (!call->json)
-		printf("namespace %u, %s: %" PRIu64 " blocks checked, %" PRIu64 " damaged%s\n", i, info.model, checked, ns_bad,
-		       ns_bad && repair ? ", taken out" : "");
+		printf("namespace %u, %s: %" PRIu64 " blocks checked, %" PRIu64 " damaged%s\n", i, info.model, checked,
+		       ns_bad, ns_bad && repair ? ", taken out" : "");
 	return CLI_DONE;
 }
 
@@ -262,11 +271,13 @@ static int run_verify(const struct cli_call *call)
 	if (!call->json && !info.n_namespaces)
 		printf("the pool is empty\n");
 	if (!call->json && status == CLI_FINDING && !a->repair)
-		fprintf(stderr, "tutti verify: %" PRIu64 " damaged blocks; they are never given back, only take space. "
-		                "'tutti verify --repair' takes them out.\n", bad);
+		fprintf(stderr,
+		        "tutti verify: %" PRIu64 " damaged blocks; they are never given back, only take space. "
+		        "'tutti verify --repair' takes them out.\n",
+		        bad);
 	if (call->json && status <= CLI_FINDING)
-		cli_print_json(json_pack("{s:O, s:o, s:b}", "namespaces", list, "damaged", cli_json_u64(bad), "repaired",
-		                         a->repair));
+		cli_print_json(json_pack("{s:O, s:o, s:b}", "namespaces", list, "damaged", cli_json_u64(bad),
+		                         "repaired", a->repair));
 	json_decref(list);
 	return cli_pool_close(call, s, status);
 }
@@ -275,7 +286,8 @@ const struct cli_verb verb_verify = {
     .name = "verify",
     .operands = "POOL...",
     .summary = "Read and check every block of a pool.",
-    .description = "Reads every committed block and compares headers and checksums. Exit status 1 if a block is damaged, "
+    .description =
+        "Reads every committed block and compares headers and checksums. Exit status 1 if a block is damaged, "
                    "repaired or not.",
     .example = "tutti verify --repair /var/cache/kv.pool",
     .options = verify_options,
@@ -330,10 +342,11 @@ static int run_clear(const struct cli_call *call)
 			dropped += n.committed;
 	}
 	if (status == CLI_DONE && call->json)
-		cli_print_json(json_pack("{s:o, s:o}", "namespaces", cli_json_u64(last - first), "blocks", cli_json_u64(dropped)));
+		cli_print_json(
+		    json_pack("{s:o, s:o}", "namespaces", cli_json_u64(last - first), "blocks", cli_json_u64(dropped)));
 	else if (status == CLI_DONE)
-		printf("%" PRIu64 " namespace%s emptied, %" PRIu64 " blocks\n", last - first, last - first == 1 ? "" : "s",
-		       dropped);
+		printf("%" PRIu64 " namespace%s emptied, %" PRIu64 " blocks\n", last - first,
+		       last - first == 1 ? "" : "s", dropped);
 	return cli_pool_close(call, s, status);
 }
 
@@ -341,7 +354,8 @@ const struct cli_verb verb_clear = {
     .name = "clear",
     .operands = "POOL...",
     .summary = "Empty a namespace, or all of them.",
-    .description = "Empties a namespace at once, durably; its space comes back as it is needed. The pool's size and its other "
+    .description =
+        "Empties a namespace at once, durably; its space comes back as it is needed. The pool's size and its other "
                    "namespaces stay as they are.",
     .example = "tutti clear --namespace 0 /var/cache/kv.pool",
     .options = clear_options,

@@ -45,7 +45,8 @@ static const struct cli_option replay_options[] = {
     {"turns", 0, CLI_COUNT, AT(turns), "N", NULL, 0, 0, "At most N questions of each document."},
     {"fit", 0, CLI_BYTES, AT(fit), "SIZE", NULL, 1, 0, "Only the smallest documents, whose KV together fits SIZE."},
     {"order", 0, CLI_CHOICE, AT(order), "ORDER", "rounds|documents|shuffled", 0, 0,
-     "Of requests: the first question of each document, then the second of each (rounds, default); document after document; "
+     "Of requests: the first question of each document, then the second of each (rounds, default); document after "
+     "document; "
      "or shuffled. Lines of single requests keep the trace's order in the first two."},
     {"scale", 0, CLI_COUNT, AT(scale), "N", NULL, 1, 1 << 20, "Make objects N times smaller. Default 1."},
     {"metadata-only", 0, CLI_FLAG, AT(metadata_only), NULL, NULL, 0, 0,
@@ -73,7 +74,8 @@ static const struct cli_option replay_options[] = {
     {"latency-us", 0, CLI_COUNT, AT(latency_us), "N", NULL, 0, 10000000, "Model: microseconds of each command."},
     {"mixed-percent", 0, CLI_COUNT, AT(mixed_percent), "N", NULL, 0, 100,
      "Model: percent of each rate that is left while reads and writes overlap."},
-    {"sms", 0, CLI_COUNT, AT(sms), "N", NULL, 0, 64, "Executor blocks of each lane. 0 (default): the lane's own choice."},
+    {"sms", 0, CLI_COUNT, AT(sms), "N", NULL, 0, 64,
+     "Executor blocks of each lane. 0 (default): the lane's own choice."},
     {"depth", 0, CLI_COUNT, AT(depth), "N", NULL, 0, 4096, "Commands in flight a block. 0 (default): 64."},
     {"prp", 0, CLI_FLAG, AT(prp), NULL, NULL, 0, 0, "Describe memory to the controller by PRP lists instead of SGL."},
     {"no-verify", 0, CLI_FLAG, AT(no_verify), NULL, NULL, 0, 0,
@@ -96,14 +98,15 @@ static int load_trace(const struct cli_call *call, const struct replay_opts *o, 
 	int result = cli_pool_trace_path(a->trace, path, sizeof(path), &set);
 
 	if (result)
-		return cli_complain(call, CLI_USAGE,
+		return cli_complain(
+		    call, CLI_USAGE,
 		                    "trace '%s': there is no such file (%s). Known by name: leval, loogle, longdocs, mooncake; "
 		                    "TUTTI_TRACES names the folder they lie in.",
-		                    a->trace, path);
+		    a->trace, path);
 	result = trace_read(t, path, set);
 	if (result)
-		return cli_complain(call, result == -ENOMEM || result == -EACCES ? CLI_RESOURCE : CLI_USAGE, "trace %s: %s", path,
-		                    t->why);
+		return cli_complain(call, result == -ENOMEM || result == -EACCES ? CLI_RESOURCE : CLI_USAGE,
+		                    "trace %s: %s", path, t->why);
 	trace_select(t, a->fit ? a->fit / (model_token_bytes(&o->model) / a->scale + 1) : 0, (uint32_t)a->turns);
 	trace_order(t, orders[a->order], a->seed);
 	if (a->limit && a->limit < t->n_requests)
@@ -136,15 +139,16 @@ static int prepare_pool(const struct cli_call *call, struct replay_opts *o, char
 	uint64_t bytes = a->pool_bytes, room = cli_pool_room(folder);
 
 	if (a->pool && a->metadata_only)
-		return cli_complain(call, CLI_USAGE,
+		return cli_complain(
+		    call, CLI_USAGE,
 		                    "--metadata-only writes no blocks that a pool could give back later; it takes no --pool");
 	if (a->pool) {
 		snprintf(path, path_bytes, "%s", a->pool);
 		return CLI_DONE;
 	}
 	if (a->metadata_only)
-		return cli_pool_make(call, folder, metadata_pool_bytes(o, bytes ? bytes : 1ull << 40), TUTTI_PREWRITE_NONE,
-		                     a->keep, path, path_bytes);
+		return cli_pool_make(call, folder, metadata_pool_bytes(o, bytes ? bytes : 1ull << 40),
+		                     TUTTI_PREWRITE_NONE, a->keep, path, path_bytes);
 	if (!bytes)
 		bytes = room / 4 * 3 < 8ull << 30 ? room / 4 * 3 & ~((1ull << 20) - 1) : 8ull << 30;
 	return cli_pool_make(call, folder, bytes, TUTTI_PREWRITE_SEGMENT, a->keep, path, path_bytes);
@@ -196,8 +200,8 @@ static void print_text(const struct cli_call *call, const struct replay_opts *o,
 	}
 	printf("%-14s %s, %s, %u tokens a block, objects of %s%s\n", "trace", a->trace, o->model.name, o->block_tokens,
 	       cli_size(replay_object_bytes(o)), o->metadata_only ? " (metadata only)" : "");
-	printf("%-14s %s, %s, %" PRIu64 " slots used for it%s\n", "pool", pool, cli_size(log->pool_info.bytes), log->ns_info.slots,
-	       a->pool || a->keep ? "" : " (temporary)");
+	printf("%-14s %s, %s, %" PRIu64 " slots used for it%s\n", "pool", pool, cli_size(log->pool_info.bytes),
+	       log->ns_info.slots, a->pool || a->keep ? "" : " (temporary)");
 	report_path(&log->lane_info, path, sizeof(path));
 	printf("%-14s %s\n", "path", path);
 	if (log->lane_info.why[0] && !o->metadata_only)
@@ -212,9 +216,9 @@ static void print_json(const struct cli_call *call, const struct replay_opts *o,
 	json_t *root = json_pack("{s:s, s:s, s:i, s:o, s:o, s:s, s:b, s:o, s:o, s:o, s:o}", "trace", a->trace, "model",
 	                         o->model.name, "block_tokens", (int)o->block_tokens, "object_bytes",
 	                         cli_json_u64(replay_object_bytes(o)), "scale", cli_json_u64(o->scale), "pool", pool,
-	                         "metadata_only", o->metadata_only, "pool_bytes", cli_json_u64(log->pool_info.bytes), "slots",
-	                         cli_json_u64(log->ns_info.slots), "evicted", cli_json_u64(log->ns_info.evicted), "sum",
-	                         report_sum_json(sum));
+	                         "metadata_only", o->metadata_only, "pool_bytes", cli_json_u64(log->pool_info.bytes),
+	                         "slots", cli_json_u64(log->ns_info.slots), "evicted",
+	                         cli_json_u64(log->ns_info.evicted), "sum", report_sum_json(sum));
 
 	json_object_set_new(root, "lane", report_lane_json(&log->lane_info, &log->lane_stats));
 	if (c)
@@ -246,7 +250,8 @@ static void draw(const struct replay_args *a, const struct replay_log *log, cons
 		cli_warn("the plot could not be drawn (%s); script and data: %s", strerror(-result), made);
 }
 
-static int replay(const struct cli_call *call, const struct replay_opts *o, const struct trace *t, struct replay_log *log)
+static int replay(const struct cli_call *call, const struct replay_opts *o, const struct trace *t,
+                  struct replay_log *log)
 {
 	static struct replay e; /* large; one a program */
 	const struct replay_args *a = call->args;
@@ -306,7 +311,8 @@ static int run_replay(const struct cli_call *call)
 		o.paths = paths;
 		o.n_paths = 1;
 		log = replay_log_new(t.n_requests);
-		status = log ? replay(call, &o, &t, log) : cli_complain(call, CLI_RESOURCE, "no memory for the results");
+		status =
+		    log ? replay(call, &o, &t, log) : cli_complain(call, CLI_RESOURCE, "no memory for the results");
 		replay_log_free(log);
 	}
 	trace_free(&t);
@@ -318,11 +324,15 @@ const struct cli_verb verb_replay = {
     .operands = "",
     .summary = "Run a trace of real work through a pool and check every byte.",
     .description =
-        "Replays requests of a trace. A stand-in for an engine places blocks at scattered addresses of its KV memory; each "
-        "request looks its prompt up, retrieves what the pool has layer by layer, checks every byte of it, computes (writes "
-        "bytes that depend on key, layer and offset alone) what is missing, and stores that layer by layer.\n\nPrints, per "
+        "Replays requests of a trace. A stand-in for an engine places blocks at scattered addresses of its KV memory; "
+        "each "
+        "request looks its prompt up, retrieves what the pool has layer by layer, checks every byte of it, computes "
+        "(writes "
+        "bytes that depend on key, layer and offset alone) what is missing, and stores that layer by layer.\n\nPrints, "
+        "per "
         "request and in sum, tokens and blocks hit, bytes, GB/s beside what the disk itself gives, CPU seconds per GB, "
-        "layers that had to wait, evictions, errors. Exit status 1 if a byte was wrong, a block damaged or a request in "
+        "layers that had to wait, evictions, errors. Exit status 1 if a byte was wrong, a block damaged or a request "
+        "in "
         "error. Memory is bounded by --kv-memory, not by the trace.",
     .example = "tutti replay --trace leval --turns 4 --fit 2G --plot hits.svg\n"
                "tutti replay --trace mooncake --limit 500 --scale 16 --concurrency 4 --format json",

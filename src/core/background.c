@@ -1,6 +1,6 @@
 /*
- * background.c - the store's one thread: syncs commits after an interval, and writes free segments before they are needed.
- * Sleeps without a timer when there is neither.
+ * background.c - the store's one thread: syncs commits after an interval, and writes free segments before they are
+ * needed. Sleeps without a timer when there is neither.
  */
 #include <errno.h>
 #include <signal.h>

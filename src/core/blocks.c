@@ -128,8 +128,8 @@ int tutti_plan_blob(struct tutti_ns *ns, const struct tutti_lease *lease, size_t
 
 /* ---- completions ---- */
 
-/* Failures that say the block on disk is bad: media errors (status code type 2), checksums, another block's header. A timeout
- * or a dropped plan says nothing about it. */
+/* Failures that say the block on disk is bad: media errors (status code type 2), checksums, another block's header. A
+ * timeout or a dropped plan says nothing about it. */
 static int says_damaged(int result) { return result >> 8 == 2 || result == -EBADMSG || result == -ESTALE; }
 
 static int complete_retrieve(struct tutti_ns *ns, const struct wire_blob *b, const void *data, size_t *bad)

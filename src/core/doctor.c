@@ -33,10 +33,10 @@ struct doctor {
 	int stopped; /* what fn returned */
 };
 
-static void line(struct doctor *d, const char *name, enum tutti_doctor_state state, const char *remedy, const char *format,
-                 ...) __attribute__((format(printf, 5, 6)));
-static void line(struct doctor *d, const char *name, enum tutti_doctor_state state, const char *remedy, const char *format,
-                 ...)
+static void line(struct doctor *d, const char *name, enum tutti_doctor_state state, const char *remedy,
+                 const char *format, ...) __attribute__((format(printf, 5, 6)));
+static void line(struct doctor *d, const char *name, enum tutti_doctor_state state, const char *remedy,
+                 const char *format, ...)
 {
 	char detail[400];
 	struct tutti_doctor_line l = {.name = name, .state = state, .detail = detail, .remedy = remedy};
@@ -94,8 +94,10 @@ static void check_registering(struct doctor *d, int ring)
 	if (result == 0)
 		line(d, "registering", TUTTI_DOCTOR_OK, "", "16M of buffers could be registered with the kernel");
 	else
-		line(d, "registering", TUTTI_DOCTOR_SLOWER, "ulimit -l unlimited  # or LimitMEMLOCK=infinity in the unit",
-		     "16M of buffers could not be registered (%s): pages are pinned for each I/O instead", strerror(errno));
+		line(d, "registering", TUTTI_DOCTOR_SLOWER,
+		     "ulimit -l unlimited  # or LimitMEMLOCK=infinity in the unit",
+		     "16M of buffers could not be registered (%s): pages are pinned for each I/O instead",
+		     strerror(errno));
 	munmap(p, REGISTER_TRY_BYTES);
 }
 
@@ -122,8 +124,8 @@ static void check_uring(struct doctor *d)
 		line(d, "io_uring", TUTTI_DOCTOR_MISSING, "boot a kernel of 5.11 or later",
 		     "kernel %s has it, but too old: features 0x%x", u.release, p.features);
 	else
-		line(d, "io_uring", TUTTI_DOCTOR_OK, "", "kernel %s, features 0x%x, fixed and vectored reads and writes", u.release,
-		     p.features);
+		line(d, "io_uring", TUTTI_DOCTOR_OK, "",
+		     "kernel %s, features 0x%x, fixed and vectored reads and writes", u.release, p.features);
 	check_registering(d, ring);
 	close(ring);
 }
@@ -225,13 +227,14 @@ static void check_direct(struct doctor *d, const struct stat *st)
 	direct_alignment(fd, &memory, &offset);
 	close(fd);
 	if (!memory)
-		line(d, "O_DIRECT", TUTTI_DOCTOR_OK, "", "%s (%s): works; its alignment isn't told, 4096 is assumed", d->path, fs);
+		line(d, "O_DIRECT", TUTTI_DOCTOR_OK, "", "%s (%s): works; its alignment isn't told, 4096 is assumed",
+		     d->path, fs);
 	else if (offset > 4096)
 		line(d, "O_DIRECT", TUTTI_DOCTOR_MISSING, "put the pool on a device of 512- or 4096-byte blocks",
 		     "%s (%s): wants offsets aligned to %u bytes, more than 4096", d->path, fs, offset);
 	else
-		line(d, "O_DIRECT", TUTTI_DOCTOR_OK, "", "%s (%s): works; memory aligned to %u, offsets to %u bytes", d->path, fs,
-		     memory, offset);
+		line(d, "O_DIRECT", TUTTI_DOCTOR_OK, "", "%s (%s): works; memory aligned to %u, offsets to %u bytes",
+		     d->path, fs, memory, offset);
 }
 
 static void check_disk(struct doctor *d, const struct stat *st)
@@ -257,7 +260,8 @@ static void check_disk(struct doctor *d, const struct stat *st)
 		line(d, "disk", TUTTI_DOCTOR_SLOWER, "put the pool on an SSD",
 		     "blocks of %s bytes; the kernel calls it rotational (virtual disks often are called so)", logical);
 	else
-		line(d, "disk", TUTTI_DOCTOR_OK, "", "an SSD by what the kernel says; blocks of %s bytes, cache: %s", logical, cache);
+		line(d, "disk", TUTTI_DOCTOR_OK, "", "an SSD by what the kernel says; blocks of %s bytes, cache: %s",
+		     logical, cache);
 }
 
 /* ---- memory, CPU ---- */
@@ -305,7 +309,8 @@ static void check_gpu(struct doctor *d, const struct pci_found *f)
 		line(d, "GPU", TUTTI_DOCTOR_MISSING, "add the user to the group of /dev/nvidia0",
 		     "%d NVIDIA devices, but /dev/nvidia0 can't be opened", nodes);
 	else if (f->gpus)
-		line(d, "GPU", TUTTI_DOCTOR_MISSING, "install the NVIDIA driver", "%u on the PCI bus, no driver loaded", f->gpus);
+		line(d, "GPU", TUTTI_DOCTOR_MISSING, "install the NVIDIA driver", "%u on the PCI bus, no driver loaded",
+		     f->gpus);
 	else
 		line(d, "GPU", TUTTI_DOCTOR_MISSING, "", "none here: the host executor (CPU threads) does the I/O");
 }
@@ -315,15 +320,18 @@ static void check_nvme(struct doctor *d, const struct pci_found *f)
 	char remedy[160];
 
 	if (!f->n_nvme)
-		line(d, "NVMe", TUTTI_DOCTOR_MISSING, "", "no NVMe function on the PCI bus: pools live in files or on block devices");
+		line(d, "NVMe", TUTTI_DOCTOR_MISSING, "",
+		     "no NVMe function on the PCI bus: pools live in files or on block devices");
 	for (unsigned i = 0; i < f->n_nvme; i++) {
 		const struct pci_nvme *n = &f->nvme[i];
 		int kernel = strcmp(n->driver, "nvme") == 0;
 
-		snprintf(remedy, sizeof(remedy), "tutti nvme claim %s SERIAL  # only if nothing on it is needed", n->address);
+		snprintf(remedy, sizeof(remedy), "tutti nvme claim %s SERIAL  # only if nothing on it is needed",
+		         n->address);
 		line(d, "NVMe", kernel ? TUTTI_DOCTOR_SLOWER : TUTTI_DOCTOR_OK, kernel ? remedy : "",
 		     "%s is driven by %s: %s", n->address, n->driver[0] ? n->driver : "nobody",
-		     kernel ? "used through the kernel's block layer, not directly" : "the kernel's file systems don't use it");
+		     kernel ? "used through the kernel's block layer, not directly"
+		            : "the kernel's file systems don't use it");
 	}
 	if (f->n_nvme_left)
 		line(d, "NVMe", TUTTI_DOCTOR_OK, "", "and %u more", f->n_nvme_left);
@@ -335,14 +343,15 @@ static void check_iommu(struct doctor *d, const struct pci_found *f)
 		line(d, "IOMMU", TUTTI_DOCTOR_OK, "", "on, %u groups: functions can be given to user space safely",
 		     f->iommu_groups);
 	else
-		line(d, "IOMMU", TUTTI_DOCTOR_MISSING, "boot with intel_iommu=on or amd_iommu=on, and switch it on in the firmware",
+		line(d, "IOMMU", TUTTI_DOCTOR_MISSING,
+		     "boot with intel_iommu=on or amd_iommu=on, and switch it on in the firmware",
 		     "off or not there: no NVMe function can be driven from user space through vfio");
 }
 
 static void say_path(struct doctor *d)
 {
-	line(d, "would be used", TUTTI_DOCTOR_OK, "",
-	     "controller virt (io_uring) on %s, executor host (CPU threads)", d->path);
+	line(d, "would be used", TUTTI_DOCTOR_OK, "", "controller virt (io_uring) on %s, executor host (CPU threads)",
+	     d->path);
 }
 
 int tutti_doctor(const char *path, tutti_doctor_fn fn, void *arg)
@@ -354,7 +363,8 @@ int tutti_doctor(const char *path, tutti_doctor_fn fn, void *arg)
 	if (!path || !fn)
 		return err_set(-EINVAL, "tutti_doctor needs a path and a function");
 	if (stat(path, &st))
-		return err_set(-errno, "%s: %s; name a folder, a file or a block device that exists", path, strerror(errno));
+		return err_set(-errno, "%s: %s; name a folder, a file or a block device that exists", path,
+		               strerror(errno));
 	check_uring(&d);
 	check_memlock(&d);
 	check_direct(&d, &st);

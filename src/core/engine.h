@@ -1,6 +1,6 @@
 /*
- * engine.h - a data path put together: controller, executor, ring, P2P map, and the thread blocks' resources. What lanes
- * and the raw gio_uring calls stand on.
+ * engine.h - a data path put together: controller, executor, ring, P2P map, and the thread blocks' resources. What
+ * lanes and the raw gio_uring calls stand on.
  */
 #ifndef TUTTI_CORE_ENGINE_H
 #define TUTTI_CORE_ENGINE_H
@@ -39,9 +39,9 @@ struct ring *engine_ring(struct engine *e);
 /* Registers memory for direct transfers. Before the first launch. *registered: with the kernel too. */
 int engine_map(struct engine *e, void *va, uint64_t bytes, int *registered);
 /*
- * Issues IOCBs to a stream and launches the kernel. Fills in their deadlines. `event` (may be NULL): start when it reaches
- * event_value. done (may be NULL): called on an executor thread when the kernel has ended. -EAGAIN: queue full, nothing was
- * issued. -ENOTRECOVERABLE: the engine is dead.
+ * Issues IOCBs to a stream and launches the kernel. Fills in their deadlines. `event` (may be NULL): start when it
+ * reaches event_value. done (may be NULL): called on an executor thread when the kernel has ended. -EAGAIN: queue full,
+ * nothing was issued. -ENOTRECOVERABLE: the engine is dead.
  */
 struct engine_launch {
 	struct wire_iocb *const *iocbs;

@@ -20,7 +20,8 @@ struct write_item {
 	uint64_t queued_ns;
 };
 
-/* Stores wait here while reads are in flight: bounded, first in first out, never older than WRITE_PATIENCE_NS for long. */
+/* Stores wait here while reads are in flight: bounded, first in first out, never older than WRITE_PATIENCE_NS for long.
+ */
 struct write_queue {
 	pthread_mutex_t lock;
 	struct write_item *items; /* ring of `room` */

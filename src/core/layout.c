@@ -1,6 +1,6 @@
 /*
- * layout.c - merging: the inner pair disappears when its segments touch, and then the outer one may too, so that K|V fused,
- * k kernel blocks in one and heads that lie together all become few large objects.
+ * layout.c - merging: the inner pair disappears when its segments touch, and then the outer one may too, so that K|V
+ * fused, k kernel blocks in one and heads that lie together all become few large objects.
  */
 #include "core/layout.h"
 
@@ -31,8 +31,8 @@ static int fold(uint32_t *count, uint64_t *stride, uint64_t *segment_bytes)
 }
 
 /*
- * Bytes from the first segment's start to the last one's end; -1 when they overflow or segments overlap. Pairs are taken
- * by ascending stride: each must step over all that the smaller ones cover.
+ * Bytes from the first segment's start to the last one's end; -1 when they overflow or segments overlap. Pairs are
+ * taken by ascending stride: each must step over all that the smaller ones cover.
  */
 static int extent(const struct layout *l, uint64_t blocks, uint64_t *bytes)
 {
@@ -86,8 +86,8 @@ int layout_merge(const struct tutti_kv_layout *in, struct layout *out)
 
 int layout_digest(const struct tutti_kv_layout *in, const struct layout *l, uint8_t digest[TUTTI_KEY_BYTES])
 {
-	/* Order as the engine sees it, before merging: merged or not, the bytes of an object mean the same only if that agrees.
-	 * Strides are left out: they say where memory lies, not what it holds. */
+	/* Order as the engine sees it, before merging: merged or not, the bytes of an object mean the same only if that
+	 * agrees. Strides are left out: they say where memory lies, not what it holds. */
 	uint64_t facts[6] = {in->outer_count, in->inner_count, in->segment_bytes,
 	                     l->outer_count,  l->inner_count,  l->segment_bytes};
 	struct hash *h = hash_new();

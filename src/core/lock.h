@@ -1,8 +1,8 @@
 /*
  * lock.h - who has a pool open: open-file-description locks on bytes far behind any data of its first device.
  *
- * One byte is the store's, exclusive. A lane locks, shared, a byte whose place encodes the pool's epoch and its pid: so that
- * whoever is refused can name who is in the way. A lock goes with its holder, however that dies.
+ * One byte is the store's, exclusive. A lane locks, shared, a byte whose place encodes the pool's epoch and its pid: so
+ * that whoever is refused can name who is in the way. A lock goes with its holder, however that dies.
  */
 #ifndef TUTTI_CORE_LOCK_H
 #define TUTTI_CORE_LOCK_H

@@ -1,8 +1,8 @@
 /*
  * plan.c - a plan's life: opened from a blob, its steps issued, waited for, reported as a completion blob.
  *
- * A retrieve is headers, then layers. A store is: wipe old headers, layers, commit (the new headers). Each is an IOCB that
- * names plan and step, so issuing costs the same for 16 blocks and for 16,384.
+ * A retrieve is headers, then layers. A store is: wipe old headers, layers, commit (the new headers). Each is an IOCB
+ * that names plan and step, so issuing costs the same for 16 blocks and for 16,384.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /*
- * write_queue.c - what of the stores is issued when. One place, one rule: reads first; writes go out when no read kernel is
- * in flight, or when the oldest has waited WRITE_PATIENCE_NS, a few layers at a time so that a read never waits long.
+ * write_queue.c - what of the stores is issued when. One place, one rule: reads first; writes go out when no read
+ * kernel is in flight, or when the oldest has waited WRITE_PATIENCE_NS, a few layers at a time so that a read never
+ * waits long.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -41,8 +42,8 @@ static void write_done(void *arg)
 }
 
 /*
- * How many items from the front go into one kernel, and its deadline: the earliest of their plans'. A kernel fails as a whole,
- * so a plan whose lease leaves it less time than the others have does not go with them.
+ * How many items from the front go into one kernel, and its deadline: the earliest of their plans'. A kernel fails as a
+ * whole, so a plan whose lease leaves it less time than the others have does not go with them.
  */
 static uint32_t batch(struct write_queue *q, struct wire_iocb **iocbs, uint64_t *deadline_ns)
 {

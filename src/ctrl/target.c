@@ -20,8 +20,8 @@
 #include "base/err.h"
 
 /*
- * The upper end of what a drive likes (128 to 512 KiB): a command costs the CPU the same whatever it moves. What the kernel
- * calls optimal (BLKIOOPT) is 0 or one page on most drives.
+ * The upper end of what a drive likes (128 to 512 KiB): a command costs the CPU the same whatever it moves. What the
+ * kernel calls optimal (BLKIOOPT) is 0 or one page on most drives.
  */
 #define PREFERRED_IO_BYTES (512u << 10)
 

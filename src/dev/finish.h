@@ -110,7 +110,8 @@ PORT_FN void dev_ring_post(struct wire_ring *r, uint32_t id, int32_t status, uin
 	e->id = id;
 	e->status = status;
 	e->failed = failed;
-	/* Orders the entry, and all results and data before it, before its number (pairs with the acquire in ring/ring.c). */
+	/* Orders the entry, and all results and data before it, before its number (pairs with the acquire in
+	 * ring/ring.c). */
 	port_store_wake32(&e->seq, at + 1, r->host);
 }
 

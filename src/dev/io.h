@@ -1,10 +1,10 @@
 /*
  * io.h - the I/O kernel's body: serves a list of IOCBs with one thread block's queue pairs, in order.
  *
- * The loop makes commands while there is room, rings, takes completions, signals the steps that are done, and waits when
- * nothing moves: a short spin, then (CPU threads only) parking. Commands of later layers are made while earlier ones are in
- * flight; steps are signalled in order, so no layer is signalled before its headers were checked. Two barriers: data of a
- * store waits for the wiping of old headers, new headers wait for everything before them.
+ * The loop makes commands while there is room, rings, takes completions, signals the steps that are done, and waits
+ * when nothing moves: a short spin, then (CPU threads only) parking. Commands of later layers are made while earlier
+ * ones are in flight; steps are signalled in order, so no layer is signalled before its headers were checked. Two
+ * barriers: data of a store waits for the wiping of old headers, new headers wait for everything before them.
  */
 #ifndef TUTTI_DEV_IO_H
 #define TUTTI_DEV_IO_H
@@ -166,7 +166,8 @@ PORT_FN int dev_wait(struct dev_block *b, uint64_t deadline_ns)
 #if !defined(__CUDA_ARCH__)
 		if (b->parker && now - start >= b->spin_ns) {
 			port_park_announce(b->parker);
-			/* Orders the announcement before this look (pairs with the controller's store, then its look at asleep). */
+			/* Orders the announcement before this look (pairs with the controller's store, then its look at
+			 * asleep). */
 			if (dev_cq_ready(b)) {
 				port_park_cancel(b->parker);
 				return 0;
@@ -179,10 +180,10 @@ PORT_FN int dev_wait(struct dev_block *b, uint64_t deadline_ns)
 
 /*
  * The kernel's body for one thread block: IOCBs sq[sq_first .. sq_first + count), count <= DEV_STEPS_MAX. b->index and
- * b->n_blocks are set. No command is made behind the deadline, however late the kernel started and however busy it is: a
- * lease ends soon after it, and then the slots may be another's. 0: all steps were signalled. -ETIMEDOUT, -ECANCELED (abort word), -EPROTO: steps from
- * b->first_open on were not; commands may still be in flight, so the caller resets the queue pairs, then calls
- * dev_io_fail_rest. Nothing is reported as failed before that.
+ * b->n_blocks are set. No command is made behind the deadline, however late the kernel started and however busy it is:
+ * a lease ends soon after it, and then the slots may be another's. 0: all steps were signalled. -ETIMEDOUT, -ECANCELED
+ * (abort word), -EPROTO: steps from b->first_open on were not; commands may still be in flight, so the caller resets
+ * the queue pairs, then calls dev_io_fail_rest. Nothing is reported as failed before that.
  */
 PORT_FN int dev_io_run(struct dev_block *b, uint32_t sq_first, uint32_t count)
 {
@@ -234,7 +235,8 @@ PORT_FN void dev_block_reset(struct dev_block *b)
 	}
 }
 
-/* Signals the steps that dev_io_run left, with `status` for every entry of this block's share that has no result yet. */
+/* Signals the steps that dev_io_run left, with `status` for every entry of this block's share that has no result yet.
+ */
 PORT_FN void dev_io_fail_rest(struct dev_block *b, int32_t status)
 {
 	for (; b->first_open < b->n_steps; b->first_open++) {

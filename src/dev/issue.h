@@ -2,8 +2,8 @@
  * issue.h - makes one NVMe command from the front of a span: as many elements as are contiguous on disk, fit MDTS, and
  * fit the data pointer's list; or a part of one element that is larger than that.
  *
- * This is the only place where commands that move data are built, and so the only place where addresses on the medium are
- * checked against the pool's range.
+ * This is the only place where commands that move data are built, and so the only place where addresses on the medium
+ * are checked against the pool's range.
  */
 #ifndef TUTTI_DEV_ISSUE_H
 #define TUTTI_DEV_ISSUE_H

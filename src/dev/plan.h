@@ -3,7 +3,8 @@
  *
  * A plan is the list of (slot, block) pairs of one retrieve or store, made once; every step of it (headers, a layer,
  * commit) is then named by an IOCB. Its arrays lie in memory that both sides see. A thread block owns a contiguous
- * share of a plan's entries for all steps, so nothing here needs a lock: results[i] and sums of entry i have one writer.
+ * share of a plan's entries for all steps, so nothing here needs a lock: results[i] and sums of entry i have one
+ * writer.
  */
 #ifndef TUTTI_DEV_PLAN_H
 #define TUTTI_DEV_PLAN_H
@@ -56,8 +57,8 @@ struct dev_plan {
 	const uint8_t (*keys)[WIRE_KEY_BYTES];
 	/*
 	 * [layer][entry][object], zero at first. Store: the sum of what was written, without the seed. Retrieve: the
-	 * header adds what must be there, the data takes away what is; zero at the end is a match. Sums have no order, so
-	 * header and data may arrive in any.
+	 * header adds what must be there, the data takes away what is; zero at the end is a match. Sums have no order,
+	 * so header and data may arrive in any.
 	 */
 	uint64_t *sums;
 	int32_t *results;     /* [entry]: 0, or the first failure: sticky */
@@ -78,9 +79,9 @@ struct dev_target {
 enum dev_cmd_kind { DEV_CMD_DATA = 1, DEV_CMD_HEADER_READ, DEV_CMD_HEADER_WIPE, DEV_CMD_HEADER_WRITE, DEV_CMD_IOCTX };
 
 /*
- * A piece of a step: `n` elements from element `pos` of a run. A run is `len` entries from `first`, neighbours in one set.
- * Elements of a data run are numbered object by object: element e is object e / len of entry first + e % len, which is the
- * order on disk. Elements of a header run are its entries; of explicit IOCTX, the IOCTX.
+ * A piece of a step: `n` elements from element `pos` of a run. A run is `len` entries from `first`, neighbours in one
+ * set. Elements of a data run are numbered object by object: element e is object e / len of entry first + e % len,
+ * which is the order on disk. Elements of a header run are its entries; of explicit IOCTX, the IOCTX.
  */
 struct dev_span {
 	uint32_t step; /* index into dev_block.steps */

@@ -130,7 +130,8 @@ PORT_FN struct dev_elem dev_run_elem(const struct dev_step *s, const struct dev_
 	return at;
 }
 
-/* Elements from `pos` on that are contiguous on disk: to the end of the object's row, or of the run if it is a whole set. */
+/* Elements from `pos` on that are contiguous on disk: to the end of the object's row, or of the run if it is a whole
+ * set. */
 PORT_FN uint32_t dev_run_contiguous(const struct dev_step *s, const struct dev_span *run,
                                     const struct geom_place *place)
 {
@@ -140,8 +141,8 @@ PORT_FN uint32_t dev_run_contiguous(const struct dev_step *s, const struct dev_s
 }
 
 /*
- * Adds memory [va, va + bytes) to the data pointer, run by run of the map. *added: how much fitted. 0, or -EFAULT (14) when the
- * memory is not mapped.
+ * Adds memory [va, va + bytes) to the data pointer, run by run of the map. *added: how much fitted. 0, or -EFAULT (14)
+ * when the memory is not mapped.
  */
 PORT_FN int dev_add_memory(const struct wire_map *m, struct dev_dptr *d, uint64_t va, uint64_t bytes, uint64_t *added)
 {

@@ -1,8 +1,8 @@
 /*
  * exec.h - who runs device code. One const struct of functions per executor: host (threads) here, cuda beside it.
  *
- * A stream is a queue of kernels that run one after the other, each by the stream's thread blocks in parallel: block b of
- * kernel k starts when block b of kernel k - 1 has returned (on the host; a GPU waits for all blocks). Streams are
+ * A stream is a queue of kernels that run one after the other, each by the stream's thread blocks in parallel: block b
+ * of kernel k starts when block b of kernel k - 1 has returned (on the host; a GPU waits for all blocks). Streams are
  * independent. Idle streams cost nothing.
  */
 #ifndef TUTTI_EXEC_EXEC_H
@@ -18,8 +18,8 @@ struct exec_job {
 	void *arg;
 	uint32_t sq_first;
 	uint32_t count;
-	/* Start only when *event >= event_value (NULL: at once); given up at event_deadline_ns, then the kernel starts anyway
-	 * and finds its own deadline passed. */
+	/* Start only when *event >= event_value (NULL: at once); given up at event_deadline_ns, then the kernel starts
+	 * anyway and finds its own deadline passed. */
 	const uint32_t *event;
 	uint32_t event_value;
 	uint64_t event_deadline_ns;

@@ -1,9 +1,9 @@
 /*
  * host.c - device code on CPU threads: one thread per thread block of each stream.
  *
- * A stream's jobs lie in a bounded ring. Every block keeps its own position in it and takes jobs in order, so blocks of one
- * stream need not meet; a job leaves the ring when its last block has returned. Threads sleep on a condition when there is
- * nothing to do.
+ * A stream's jobs lie in a bounded ring. Every block keeps its own position in it and takes jobs in order, so blocks of
+ * one stream need not meet; a job leaves the ring when its last block has returned. Threads sleep on a condition when
+ * there is nothing to do.
  */
 #include "exec/exec.h"
 

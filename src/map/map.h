@@ -19,7 +19,8 @@ struct map {
 
 void map_init(struct map *m);
 void map_free(struct map *m);
-/* Adds a run, merging it with its neighbours where va and dma both continue. -EEXIST: overlaps; -ENOMEM; -EINVAL: empty, wraps. */
+/* Adds a run, merging it with its neighbours where va and dma both continue. -EEXIST: overlaps; -ENOMEM; -EINVAL:
+ * empty, wraps. */
 int map_insert(struct map *m, uint64_t va, uint64_t bytes, uint64_t dma);
 /* Bytes of RAM that the map holds. */
 size_t map_ram_bytes(const struct map *m);

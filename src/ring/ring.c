@@ -161,7 +161,8 @@ static int reap(struct ring *r)
 	for (;;) {
 		struct wire_ring_cqe *e = &r->shared.cq[r->cq_head & (r->shared.entries - 1)];
 
-		/* Orders the number before the entry and all that the kernel wrote (pairs with dev_ring_post's release). */
+		/* Orders the number before the entry and all that the kernel wrote (pairs with dev_ring_post's
+		 * release). */
 		if (port_load_acquire32(&e->seq) != r->cq_head + 1)
 			return any;
 		r->slots[e->id].result.status = e->status;
@@ -206,7 +207,8 @@ int ring_wait(struct ring *r, uint32_t id, uint64_t deadline_ns, struct ring_res
 	deadline_ns += !deadline_ns; /* 0 is a time that has passed; a parker would take it for "none" */
 	pthread_mutex_lock(&r->lock);
 	for (;;) {
-		/* While another thread is the reaper it may be looking at the head without the lock: only it may move it. */
+		/* While another thread is the reaper it may be looking at the head without the lock: only it may move
+		 * it. */
 		if (!r->reaping && reap(r))
 			pthread_cond_broadcast(&r->change);
 		if (r->slots[id].complete || late)

@@ -1,6 +1,6 @@
 /*
- * ring.h - gio_uring, host side: IOCBs handed out, issued, waited for. The paper's four calls without the launch, which is
- * the executor's (core joins the two).
+ * ring.h - gio_uring, host side: IOCBs handed out, issued, waited for. The paper's four calls without the launch, which
+ * is the executor's (core joins the two).
  *
  * Threads: get, issue and put by one thread at a time; wait and done by any number, at the same time.
  */
@@ -28,8 +28,8 @@ struct wire_ring *ring_shared(struct ring *r);
  */
 int ring_get(struct ring *r, uint32_t n_ioctx, struct wire_iocb **out, struct wire_ioctx **ioctx);
 /*
- * Appends IOCBs to a stream's SQ. n_blocks thread blocks will serve them. *sq_first is what the kernel is launched with. The
- * SQ has as many entries as there are IOCBs: it can't be full. Order of issue is order of launch.
+ * Appends IOCBs to a stream's SQ. n_blocks thread blocks will serve them. *sq_first is what the kernel is launched
+ * with. The SQ has as many entries as there are IOCBs: it can't be full. Order of issue is order of launch.
  */
 void ring_issue(struct ring *r, uint32_t stream, struct wire_iocb *const *iocbs, uint32_t n, uint32_t n_blocks,
                 uint32_t *sq_first);

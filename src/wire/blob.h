@@ -1,8 +1,8 @@
 /*
  * blob.h - plans and completions as bytes that an engine carries between its scheduler and its workers.
  *
- * Little endian, versioned, length-checked, with a checksum: a damaged or foreign blob is refused, never believed. Both ends
- * are processes of one host (times are its CLOCK_MONOTONIC).
+ * Little endian, versioned, length-checked, with a checksum: a damaged or foreign blob is refused, never believed. Both
+ * ends are processes of one host (times are its CLOCK_MONOTONIC).
  */
 #ifndef TUTTI_WIRE_BLOB_H
 #define TUTTI_WIRE_BLOB_H

@@ -57,8 +57,8 @@ struct nvme_cqe {
 	uint32_t dw1;
 	uint16_t sq_head;
 	uint16_t sq_id;
-	uint32_t
-	    cid_status; /* bits 15:0 command id, 16 phase, 31:17 status field; one word, so that it is written at once */
+	uint32_t cid_status; /* bits 15:0 command id, 16 phase, 31:17 status field; one word, so that it is written at
+	                        once */
 };
 NVME_ASSERT(sizeof(struct nvme_cqe) == 16, "completion queue entry");
 

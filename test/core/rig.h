@@ -1,6 +1,7 @@
 /*
- * rig.h - a whole stack for tests: a pool in the scratch directory, a store, one lane per rank, KV memory in any layout,
- * and bytes that depend on (key, rank, layer, place in the block) alone, so that anyone can say what must be where.
+ * rig.h - a whole stack for tests: a pool in the scratch directory, a store, one lane per rank, KV memory in any
+ * layout, and bytes that depend on (key, rank, layer, place in the block) alone, so that anyone can say what must be
+ * where.
  */
 #ifndef TUTTI_TEST_CORE_RIG_H
 #define TUTTI_TEST_CORE_RIG_H
@@ -17,7 +18,8 @@ struct rig_shape {
 	uint64_t blocks;                   /* of the KV memory */
 	uint32_t outer_count, inner_count; /* 0: 1 */
 	uint64_t segment_bytes;
-	/* How the memory is ordered, outermost first, from 'L' layer, 'B' block, 'o' outer, 'i' inner. "LoiB", "LBoi", "BLoi"... */
+	/* How the memory is ordered, outermost first, from 'L' layer, 'B' block, 'o' outer, 'i' inner. "LoiB", "LBoi",
+	 * "BLoi"... */
 	const char *order;
 	uint32_t misalign;     /* bytes by which the whole memory is off a page */
 	uint64_t gap_bytes;    /* behind each segment, so that neighbours don't touch */
@@ -71,11 +73,12 @@ uint64_t rig_wrong(struct rig *r, uint32_t rank, uint64_t block, const struct tu
 void rig_wipe(struct rig *r, uint32_t rank);
 
 /*
- * Stores a chain through all ranks, from blocks[] of the memory (filled first). *stored: blocks that were not there yet.
- * 0, or the first failure.
+ * Stores a chain through all ranks, from blocks[] of the memory (filled first). *stored: blocks that were not there
+ * yet. 0, or the first failure.
  */
 int rig_store(struct rig *r, const struct tutti_key *keys, size_t n, const uint64_t *blocks, size_t *stored);
-/* Looks up and retrieves what is there into blocks[]. *hit: blocks. *bad: of them, failed. per_layer: one kernel a layer. */
+/* Looks up and retrieves what is there into blocks[]. *hit: blocks. *bad: of them, failed. per_layer: one kernel a
+ * layer. */
 int rig_retrieve(struct rig *r, const struct tutti_key *keys, size_t n, const uint64_t *blocks, int per_layer,
                  size_t *hit, size_t *bad);
 uint64_t rig_now(void);

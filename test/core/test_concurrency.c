@@ -1,6 +1,6 @@
 /*
- * test_concurrency.c - several threads, each with a lane of its own, on one store and a pool that is smaller than what they
- * want: eviction, leases, syncs and writing ahead all at once. Every byte checked; no lease is left. Meant for
+ * test_concurrency.c - several threads, each with a lane of its own, on one store and a pool that is smaller than what
+ * they want: eviction, leases, syncs and writing ahead all at once. Every byte checked; no lease is left. Meant for
  * ThreadSanitizer too.
  */
 #include <errno.h>

@@ -1,8 +1,8 @@
 /*
- * test_crash.c - the power goes, or the process, after any event of a real workload: stores that fill and evict, headers
- * used again, a cleared namespace, syncs, a checkpoint. What the disk then holds is any subset of the last unflushed
- * writes. Reopened, every block that the index claims is read through a lane: exact bytes, or reported; never wrong ones.
- * What was acknowledged before a sync that completed is there.
+ * test_crash.c - the power goes, or the process, after any event of a real workload: stores that fill and evict,
+ * headers used again, a cleared namespace, syncs, a checkpoint. What the disk then holds is any subset of the last
+ * unflushed writes. Reopened, every block that the index claims is read through a lane: exact bytes, or reported; never
+ * wrong ones. What was acknowledged before a sync that completed is there.
  */
 #include <errno.h>
 #include <unistd.h>
@@ -187,8 +187,8 @@ static void crash_everywhere(const struct rig_shape *shape, uint64_t stride, uin
 
 		k = k < LAST ? k : LAST;
 		all = (1u << k) - 1;
-		/* The process dies: every write is there. Then power: nothing of the last k, and two subsets of them, one torn
-		 * in its newest write (which must be of the last k: what was flushed is whole). */
+		/* The process dies: every write is there. Then power: nothing of the last k, and two subsets of them,
+		 * one torn in its newest write (which must be of the last k: what was flushed is whole). */
 		for (int variant = 0; variant < 4; variant++) {
 			uint32_t keep = variant == 0 ? all : variant == 1 ? 0 : (uint32_t)check_random(&seed) & all;
 

@@ -1,6 +1,6 @@
 /*
- * test_deadlines.c - time as a bound: no I/O begins behind a plan's lease, nor behind a kernel's deadline; whoever is late
- * costs nobody else anything; a wait whose deadline is over returns.
+ * test_deadlines.c - time as a bound: no I/O begins behind a plan's lease, nor behind a kernel's deadline; whoever is
+ * late costs nobody else anything; a wait whose deadline is over returns.
  */
 #include <errno.h>
 #include <sys/mman.h>

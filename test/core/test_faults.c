@@ -1,6 +1,6 @@
 /*
- * test_faults.c - a disk that fails, lies, forgets: whatever it does, a block comes back exact or is reported, the others
- * are not harmed, and the books agree with the disk afterwards.
+ * test_faults.c - a disk that fails, lies, forgets: whatever it does, a block comes back exact or is reported, the
+ * others are not harmed, and the books agree with the disk afterwards.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -162,7 +162,8 @@ static void store_again(void)
 
 /* ---- media errors ---- */
 
-/* Every read that begins in this object's first page fails: of a command that holds several, and of the object alone. */
+/* Every read that begins in this object's first page fails: of a command that holds several, and of the object alone.
+ */
 static void bad_object(const struct rig_shape *shape, uint32_t block, uint32_t layer)
 {
 	struct tutti_lane_stats st;

@@ -152,7 +152,7 @@ static void idle_store_and_lane_sleep(void)
 	CHECK_EQ(rig_store(&r, keys, N, blocks, &n), 0);
 	do { /* the background sync, 1 s after a commit, as long as a busy disk makes it take */
 		before = switches();
-		nanosleep(&settle, NULL);
+		nanosleep(&settle, NULL); /* nobody says when it is done */
 	} while (switches() != before && ++tries < 10);
 	before = switches();
 	nanosleep(&idle, NULL); /* time in which nothing may happen */

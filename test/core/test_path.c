@@ -222,7 +222,8 @@ static void memory_off_by_64(void) { memory_off_by(64, 0); }
 
 static void memory_off_by_512(void)
 {
-	/* Direct where the device takes 512-byte aligned addresses, bounced where it wants whole blocks: both are right. */
+	/* Direct where the device takes 512-byte aligned addresses, bounced where it wants whole blocks: both are
+	 * right. */
 	struct rig_shape s = {
 	    .layers = 3, .blocks = 64, .outer_count = 2, .segment_bytes = 4096, .order = "LoB", .misalign = 512};
 	struct tutti_lane_info info;
@@ -328,7 +329,8 @@ static void odd_objects_on(uint32_t lba_bytes, uint32_t mdts_bytes)
 		    .layers = 2, .blocks = 40, .outer_count = 2, .order = "LoB", .pool_bytes = 96u << 20};
 
 		s.segment_bytes = bytes[i];
-		/* 10,496 is 20.5 x 512: whole blocks of a 512-byte drive, but the memory behind it is aligned to 256 only. */
+		/* 10,496 is 20.5 x 512: whole blocks of a 512-byte drive, but the memory behind it is aligned to 256
+		 * only. */
 		round_trip(&s, bytes[i] == 80 << 10);
 		s.no_sgl = 1;
 		round_trip(&s, bytes[i] == 80 << 10);
@@ -359,7 +361,8 @@ static void memory_off_by_512_on_512(void)
 
 static void neighbours_merge(void)
 {
-	/* 32 KiB objects, a whole chain into a fresh pool: sets of several slots, so a layer needs far fewer commands than objects. */
+	/* 32 KiB objects, a whole chain into a fresh pool: sets of several slots, so a layer needs far fewer commands
+	 * than objects. */
 	struct rig_shape s = {.layers = 4,
 	                      .blocks = 64,
 	                      .outer_count = 2,

@@ -1,8 +1,8 @@
 /*
- * test_processes.c - the store in one process, the lanes of two ranks in two others, blobs over sockets. Each of the three
- * is killed before every single message of a small story, and a lane in the middle of every write that it makes. Then:
- * who is left is told so, a new store gets in only when the old lanes are gone, the books agree with the disk, and what
- * was acknowledged is there, byte for byte, on both ranks.
+ * test_processes.c - the store in one process, the lanes of two ranks in two others, blobs over sockets. Each of the
+ * three is killed before every single message of a small story, and a lane in the middle of every write that it makes.
+ * Then: who is left is told so, a new store gets in only when the old lanes are gone, the books agree with the disk,
+ * and what was acknowledged is there, byte for byte, on both ranks.
  */
 #include <errno.h>
 #include <signal.h>

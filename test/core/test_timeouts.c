@@ -1,6 +1,6 @@
 /*
- * test_timeouts.c - a controller that stops answering: every wait ends, every layer is signalled exactly once, nothing is
- * reported as failed while it may still be written, and the lane is usable again or dead for good.
+ * test_timeouts.c - a controller that stops answering: every wait ends, every layer is signalled exactly once, nothing
+ * is reported as failed while it may still be written, and the lane is usable again or dead for good.
  */
 #include <errno.h>
 #include <time.h>

@@ -1,6 +1,6 @@
 /*
- * test_ring.c - IOCBs out and back: bounds, order, completions in any order for many waiters, no lost wake. Meant to be run
- * under ThreadSanitizer too.
+ * test_ring.c - IOCBs out and back: bounds, order, completions in any order for many waiters, no lost wake. Meant to be
+ * run under ThreadSanitizer too.
  */
 #include <errno.h>
 #include <pthread.h>
