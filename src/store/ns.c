@@ -112,6 +112,18 @@ static uint64_t first_generation(const struct store *s, const struct tutti_key *
 	return (hash_xxh3(all, sizeof(all)) >> 1 & ~0xffffffull) | 1;
 }
 
+/* Slots of a set: by what the devices like, within what the merging of neighbours is worth. */
+static uint32_t choose_set_slots(const struct store *s, uint64_t object_bytes)
+{
+	uint64_t preferred = s->media.preferred_io_bytes;
+
+	if (preferred < 131072)
+		preferred = 131072;
+	if (preferred > 524288)
+		preferred = 524288;
+	return geom_choose_g(geom_round_up(object_bytes, GEOM_PITCH_ALIGN), preferred);
+}
+
 static int ns_create(struct store *s, const struct tutti_ns_spec *spec, const uint8_t *record, size_t bytes,
                      const struct tutti_key *digest, struct store_ns **out)
 {
@@ -130,7 +142,7 @@ static int ns_create(struct store *s, const struct tutti_ns_spec *spec, const ui
 		               STORE_NAMESPACES_MAX);
 	memcpy(w.digest, digest->b, sizeof(w.digest));
 	memcpy(w.record, record, bytes);
-	w.set_slots = geom_choose_g(geom_round_up(spec->object_bytes, GEOM_PITCH_ALIGN), s->media.preferred_io_bytes);
+	w.set_slots = choose_set_slots(s, spec->object_bytes);
 	r = store_ns_make(s, i, &w, &ns);
 	if (r == -EBADMSG)
 		return err_set(-EINVAL,
