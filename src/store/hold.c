@@ -21,10 +21,7 @@
 
 void store_hold_init(struct store *s)
 {
-	s->hold_first = s->hold_look = NONE;
-	s->hold_free = 0;
-	for (uint32_t i = 0; i < STORE_LEASES_MAX; i++)
-		s->holds[i].next = i + 1 < STORE_LEASES_MAX ? i + 1 : NONE;
+	s->hold_first = s->hold_look = s->hold_free = NONE;
 	s->next_expiry_ns = UINT64_MAX;
 }
 
@@ -36,16 +33,18 @@ static struct hold *hold_take(struct store_ns *ns, enum hold_kind kind, uint64_t
 	struct hold *h;
 	uint32_t i;
 
-	if (s->hold_free == NONE)
+	if (s->n_holds == STORE_LEASES_MAX)
 		store_hold_sweep(s, 1);
-	if (s->hold_free == NONE) {
+	if (s->n_holds == STORE_LEASES_MAX) {
 		err_set(-EAGAIN, "%u leases and reservations are out, the most there can be; release some",
 		        STORE_LEASES_MAX);
 		return NULL;
 	}
-	i = s->hold_free;
+	/* Given back ones first: those behind hold_fresh were never touched. */
+	i = s->hold_free != NONE ? s->hold_free : s->hold_fresh++;
 	h = &s->holds[i];
-	s->hold_free = h->next;
+	if (s->hold_free != NONE)
+		s->hold_free = h->next;
 	memset(h, 0, sizeof(*h));
 	h->id = ++s->hold_generation << ID_INDEX_BITS | i;
 	h->kind = kind;

@@ -139,7 +139,7 @@ struct store {
 	struct store_ns *ns[STORE_NAMESPACES_MAX];
 	struct hold holds[STORE_LEASES_MAX];
 	uint32_t hold_first, hold_free, hold_look; /* lists: used, free, to be looked at before the call returns */
-	uint32_t n_holds;
+	uint32_t n_holds, hold_fresh;              /* in use; first one never used */
 	uint64_t hold_generation;
 	uint64_t next_expiry_ns; /* no hold expires before */
 	uint64_t next_sequence;

@@ -11,6 +11,7 @@
 #include "store/media.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -43,6 +44,13 @@ struct ram_media {
 	void (*on_write)(void *arg);
 	void *on_write_arg;
 };
+
+/* For tests that open a store thousands of times: large blocks stay in the heap instead of being faulted in anew. */
+static inline void ram_keep_heap(void)
+{
+	mallopt(M_MMAP_THRESHOLD, 32 << 20);
+	mallopt(M_TRIM_THRESHOLD, 256 << 20);
+}
 
 static inline void *ram_map(uint64_t bytes)
 {

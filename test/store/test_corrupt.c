@@ -242,6 +242,7 @@ static void foreign_and_other_versions(void)
 
 int main(void)
 {
+	ram_keep_heap();
 	CHECK_RUN(one_page_damaged);
 	CHECK_RUN(checkpoint_flips_cost_nothing);
 	CHECK_RUN(many_pages_damaged);

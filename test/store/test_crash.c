@@ -414,12 +414,13 @@ static void scenario(uint32_t n_dev, uint32_t n_ranks, uint64_t pool, int chains
 	ram_free(&scratch);
 }
 
-static void one_rank(void) { scenario(1, 1, 1000 << 10, 26); }
-static void two_ranks_own_devices(void) { scenario(2, 2, 1800 << 10, 14); }
+static void one_rank(void) { scenario(1, 1, 1000 << 10, 20); }
+static void two_ranks_own_devices(void) { scenario(2, 2, 1800 << 10, 12); }
 static void two_ranks_share(void) { scenario(1, 2, 1200 << 10, 12); }
 
 int main(void)
 {
+	ram_keep_heap();
 	CHECK_RUN(one_rank);
 	CHECK_RUN(two_ranks_own_devices);
 	CHECK_RUN(two_ranks_share);

@@ -354,6 +354,7 @@ static void unreadable_metadata(void)
 
 int main(void)
 {
+	ram_keep_heap();
 	CHECK_RUN(a_write_fails);
 	CHECK_RUN(a_write_is_cut_short);
 	CHECK_RUN(the_device_stops);

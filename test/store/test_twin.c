@@ -426,6 +426,7 @@ static void three_namespaces_three_devices(void) { run(3, 1, 3, 3600 << 10, oper
 
 int main(int argc, char **argv)
 {
+	ram_keep_heap();
 	if (argc > 1)
 		operations = strtoull(argv[1], NULL, 0);
 	seed = argc > 2 ? strtoull(argv[2], NULL, 0) : 20240601;
