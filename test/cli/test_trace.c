@@ -128,7 +128,8 @@ static void bytes_are_a_function_of_key_layer_offset(void)
 
 	kvgen_fill(seed, 0, whole, sizeof(whole));
 	for (int i = 0; i < 2000; i++) { /* any split, any alignment: the same bytes */
-		size_t from = check_random(&random) % 900, n = check_random(&random) % 100, at = check_random(&random) % 16;
+		size_t from = check_random(&random) % 900, n = check_random(&random) % 100,
+		       at = check_random(&random) % 16;
 
 		kvgen_fill(seed, from, part + at, n);
 		CHECK(memcmp(part + at, whole + from, n) == 0);

@@ -1,0 +1,395 @@
+#!/usr/bin/env python3
+"""Every verb of the command, on small pools: output, JSON, exit status; bad input and damage."""
+import itertools
+import json
+import lzma
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TUTTI = os.path.abspath(os.path.join(os.environ.get("BUILD") or os.path.join(ROOT, "build"), "tutti"))
+WORK = tempfile.mkdtemp(dir=os.environ.get("TUTTI_TEST_DIR"))
+ENV = dict(os.environ, TUTTI_TRACES=os.path.join(ROOT, "traces"), TMPDIR=WORK, LC_ALL="C")
+SMALL = ["--model", "4,2,64,2", "--block-tokens", "64", "--no-ceiling"]  # objects of 16 KiB
+VERBS = ["demo", "format", "info", "ls", "lookup", "verify", "clear", "bench", "replay", "doctor", "version", "help"]
+# An instrumented build is slow, but a hang must end.
+TIMEOUT_S = 100
+
+
+class Skip(Exception):
+    pass
+
+
+def run(*args, status=0, stdin="", env=None):
+    r = subprocess.run([TUTTI, *map(str, args)], capture_output=True, text=True, input=stdin, timeout=TIMEOUT_S,
+                       env={**ENV, **(env or {})})
+    assert r.returncode == status, f"tutti {args}: exit {r.returncode}, not {status}\n{r.stdout}\n{r.stderr}"
+    return r
+
+
+def run_json(*args, status=0, **more):
+    return json.loads(run(*args, "--format", "json", status=status, **more).stdout)
+
+
+def fails(status, *words, args, **more):
+    """It fails with that status, and its message has all these words."""
+    r = run(*args, status=status, **more)
+    for w in words:
+        assert w in r.stderr, f"tutti {args}: '{w}' is not in: {r.stderr}"
+    return r
+
+
+def path(name):
+    return os.path.join(WORK, name)
+
+
+def make_pool(name, size="64M", replay=()):
+    p = path(name)
+    run("format", "--size", size, p)
+    if replay:
+        run_json("replay", "--pool", p, *SMALL, *replay)
+    return p
+
+
+def test_help_has_an_example_for_each_verb():
+    listing = run("help").stdout
+    for v in VERBS:
+        text = run(v, "--help").stdout
+        assert f"$ tutti {v}" in text and "--format" in text and "Exit status" in text, text
+        assert f"  {v} " in listing, listing
+        long = [x for x in text.split("\n") if len(x) > 80 and "$ " not in x and "|" not in x]
+        assert not long, long
+    assert {x["verb"] for x in run_json("help")["verbs"]} >= set(VERBS)
+
+
+def test_man_pages_and_completion_come_from_the_tables():
+    for v in VERBS:
+        page = run("help", "--man", v).stdout
+        assert page.startswith(f".TH TUTTI-{v}"), page[:80]
+        assert ".SH EXAMPLE" in page and "\\-\\-format" in page
+    script = run("help", "--completion").stdout
+    script += '\nCOMP_WORDS=(tutti replay --metad); COMP_CWORD=2; _tutti; echo "$COMPREPLY"'
+    r = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert r.stdout.strip() == "--metadata-only", r
+
+
+def test_version():
+    v = run_json("version")
+    assert run("version").stdout == f"tutti {v['version']}\n"
+    assert run("--version").stdout == f"tutti {v['version']}\n"
+
+
+def test_mistyped_words_are_answered_with_the_nearest():
+    fails(2, "Did you mean 'format'", args=["fromat"])
+    fails(2, "no verb", args=["qqqqqq"])
+    fails(2, "Did you mean --block-tokens", args=["replay", "--block-token5", "4"])
+    fails(2, "needs a value", args=["format", "--size"])
+    fails(2, "is missing", args=["info"])
+    fails(2, "takes no operands", args=["version", "x"])
+    fails(2, "not one of text|json", args=["version", "--format", "yaml"])
+    run(status=2)
+
+
+def test_sizes():
+    p = path("sizes")
+    fails(2, "--size", args=["format", "--size", "0", p])
+    for bad in ["-1", "4Q", "", "x", "1.5.2G"]:
+        fails(2, "--size", args=["format", "--size", bad, p])
+    for bad in ["99999999999999999999", "99999999999T"]:
+        fails(2, "--size", "large", args=["format", "--size", bad, p])
+    fails(2, args=["format", "--size", "4096", p])
+    fails(2, args=["format", p])
+    fails(2, args=["format", "--size", "64M", "--ranks", "0", p])
+    fails(2, args=["format", "--size", "64M", "--ranks", "17", p])
+    assert not os.path.exists(p), "a refused format left a file"
+
+
+def test_format_and_info():
+    p = make_pool("info")
+    assert os.stat(p).st_mode & 0o777 == 0o600
+    i = run_json("info", p)
+    assert i["bytes"] == 64 << 20 and i["namespaces"] == [] and i["ranks"] == 1
+    assert "64MiB" in run("info", p).stdout
+    fails(2, args=["format", "--size", "64M", p])
+    run("format", "--size", "64M", "--overwrite", p)
+    e = json.loads(fails(2, args=["format", "--size", "64M", "--format", "json", p]).stdout)
+    assert e["exit_status"] == 2 and p in e["error"]["message"]
+    fails(3, args=["format", "--size", "9000T", path("toolarge")])
+    assert not os.path.exists(path("toolarge"))
+
+
+def test_replay_stores_gives_back_and_checks():
+    p = make_pool("replay", "256M")
+    args = ["replay", "--pool", p, *SMALL, "--fit", "16M", "--turns", "3", "--kv-memory", "8M"]
+    cold = run_json(*args)
+    s = cold["sum"]
+    assert s["mismatched_bytes"] == 0 and s["errors"] == 0 and s["failed_blocks"] == 0
+    assert s["hit_blocks"] > 0 and s["bytes_in"] == s["checked_bytes"] == s["hit_blocks"] * 4 * 2 * 16384
+    assert s["bytes_out"] == s["stored_blocks"] * 4 * 2 * 16384
+    assert s["requests"] == len(cold["requests"]) and s["tokens"] == sum(r["tokens"] for r in cold["requests"])
+    warm = run_json(*args, "--form", "per-layer", "--prp")
+    # All that can be hit is: every block but the one with the token that is always computed.
+    assert warm["sum"]["stored_blocks"] == 0 and warm["sum"]["mismatched_bytes"] == 0
+    assert warm["sum"]["hit_blocks"] == sum((r["tokens"] - 1) // 64 for r in warm["requests"])
+    assert warm["lane"]["descriptors"] == "prp"
+    text = run(*args).stdout
+    assert "0 bytes differ" in text and "GB/s" in text and "CPU seconds per GB" in text
+
+
+def test_replay_of_the_other_trace_models_and_orders():
+    common = ["--no-ceiling", "--pool-size", "128M", "--kv-memory", "64M"]
+    m = run_json("replay", "--trace", "mooncake", "--limit", "12", "--model", "2,1,64,2", "--block-tokens", "16",
+                 "--concurrency", "1", *common)
+    # All share the first hash id: 512 tokens. (Side by side, who comes while it is written would not hit.)
+    assert m["sum"]["requests"] == 12 and m["sum"]["errors"] == 0 and m["sum"]["hit_blocks"] == 11 * 32
+    for model in ["qwen3-32b", "glm4-9b-1m"]:
+        x = run_json("replay", "--model", model, "--scale", "64", "--trace", "loogle", "--limit", "2", "--order",
+                     "shuffled", *common)
+        assert x["sum"]["requests"] == 2 and x["sum"]["mismatched_bytes"] == 0
+    odd = run_json("replay", "--model", "3,1,41,2", "--block-tokens", "128", "--fit", "12M", "--turns", "3", *common)
+    assert odd["object_bytes"] == 10496 and odd["sum"]["hit_blocks"] > 0
+    assert odd["sum"]["mismatched_bytes"] == 0 and odd["sum"]["errors"] == 0 and odd["lane"]["bounced_bytes"] > 0
+    ram = run_json("replay", *SMALL, "--controller", "model", "--fit", "12M", "--turns", "2", "--pool-size", "64M")
+    assert ram["sum"]["mismatched_bytes"] == 0 and ram["sum"]["hit_blocks"] > 0
+
+
+def test_replay_larger_than_the_pool_evicts_and_stays_right():
+    x = run_json("replay", *SMALL, "--pool-size", "32M", "--fit", "64M", "--turns", "2", "--kv-memory", "8M")
+    assert x["evicted"] > 0 and x["sum"]["mismatched_bytes"] == 0 and x["sum"]["errors"] == 0
+    assert x["pool_bytes"] <= 32 << 20
+
+
+def test_metadata_only_hits_what_the_trace_shares():
+    x = run_json("replay", "--trace", "mooncake", "--limit", "1500", "--metadata-only", "--block-tokens", "512",
+                 "--pool-size", "16T", "--requests", "none", "--concurrency", "1")
+    assert x["sum"]["requests"] == 1500 and x["sum"]["errors"] == 0 and x["sum"]["hit_blocks"] > 1500
+    seen, hits = set(), 0
+    with lzma.open(os.path.join(ROOT, "traces/mooncake_conversation.jsonl.xz"), "rt") as f:
+        lines = list(itertools.islice(f, 1500))
+    for r in map(json.loads, lines):
+        whole = r["hash_ids"][:r["input_length"] // 512]
+        n = 0
+        while n < (r["input_length"] - 1) // 512 and whole[n] in seen:
+            n += 1
+        hits += n
+        seen.update(whole)
+    assert x["sum"]["hit_blocks"] == hits, (x["sum"]["hit_blocks"], hits)
+
+
+def test_plot():
+    svg, png = path("p.svg"), path("p.png")
+    args = ["replay", *SMALL, "--fit", "12M", "--turns", "2", "--pool-size", "64M"]
+    fails(2, ".svg or .png", args=[*args, "--plot", path("p.pdf")])
+    no_gnuplot = run(*args, "--plot", svg, env={"PATH": "/nonexistent"})
+    assert "gnuplot" in no_gnuplot.stderr and "set terminal svg" in open(svg + ".gp").read()
+    if not shutil.which("gnuplot"):
+        raise Skip("no gnuplot on this machine")
+    run(*args, "--plot", svg)
+    run(*args, "--plot", png)
+    assert "<svg" in open(svg).read(2000) and open(png, "rb").read(4) == b"\x89PNG"
+
+
+def test_broken_traces():
+    def trace(text):
+        with open(path("t.jsonl"), "w") as f:
+            f.write(text)
+        return ["replay", "--trace", path("t.jsonl"), *SMALL, "--pool-size", "32M"]
+    good = '{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [0, 1]}\n'
+    fails(2, "line 3", "column", args=trace(good + good + good[:40] + "\n" + good))
+    fails(2, "line 2", "600 tokens need 2", args=trace(good + good.replace("[0, 1]", "[0]")))
+    fails(2, "no request", args=trace(""))
+    fails(2, "no such file", args=["replay", "--trace", path("none.jsonl")])
+    with open(os.path.join(ROOT, "traces/mooncake_conversation.jsonl.xz"), "rb") as f:
+        start = f.read(50000)
+    with open(path("cut.xz"), "wb") as f:
+        f.write(start)
+    fails(2, "ends too early", args=["replay", "--trace", path("cut.xz")])
+    assert run_json(*trace(good + good.strip()))["sum"]["requests"] == 2
+
+
+def test_replay_refuses_what_can_not_be():
+    fails(2, "--kv-memory", args=["replay", "--kv-memory", "1M"])
+    fails(2, "model", args=["replay", "--model", "gpt-9"])
+    fails(2, "--scale", args=["replay", "--model", "1,1,1,1", "--block-tokens", "1", "--scale", "64"])
+    fails(2, "--concurrency", args=["replay", "--concurrency", "0"])
+    fails(2, "number", args=["replay", "--rate", "-3"])
+    fails(2, "--pool", args=["replay", "--metadata-only", "--pool", path("x")])
+    fails(2, "none", args=["replay", "--pool", path("none"), *SMALL])
+
+
+def test_ls_and_lookup():
+    p = make_pool("ls", replay=["--fit", "12M", "--turns", "1"])
+    blocks = run_json("ls", p)["blocks"]
+    assert len(blocks) == run_json("info", p)["namespaces"][0]["committed"] > 0
+    assert len(run("ls", "--limit", "3", p).stdout.split("\n")) == 4
+    by_key = {b["key"]: b for b in blocks}
+    chain = [max(blocks, key=lambda b: b["depth"])]
+    while chain[0]["parent"]:
+        chain.insert(0, by_key[chain[0]["parent"]])
+    keys = "\n".join(b["key"] for b in chain)
+    found = run_json("lookup", "--keys", "-", p, stdin=keys)
+    assert found["matched"] == found["blocks"] == len(chain) == chain[-1]["depth"] + 1
+    assert run_json("lookup", "--tokens", "-", p, stdin=" ".join(map(str, range(200))))["matched"] == 0
+    fails(2, "word 2", args=["lookup", "--keys", "-", p], stdin=chain[0]["key"] + " zz")
+    fails(2, "token id", args=["lookup", "--tokens", "-", p], stdin="1 2 4294967296")
+    fails(2, "--tokens", args=["lookup", p])
+    fails(2, "no namespace 7", args=["ls", "--namespace", "7", p])
+
+
+def test_verify_finds_and_repairs():
+    p = make_pool("verify", replay=["--fit", "12M", "--turns", "1"])
+    ok = run_json("verify", p)
+    assert ok["damaged"] == 0 and ok["namespaces"][0]["checked"] > 0
+    content = bytearray(open(p, "rb").read())
+    i = run_json("info", p)["namespaces"][0]
+    # Payload lies outside header pages; flip one byte in each of many places until one is hit.
+    with open(p, "r+b") as f:
+        for at in range(len(content) // 2, len(content), 1 << 16):
+            f.seek(at + 777)
+            f.write(bytes([content[at + 777] ^ 1]))
+        for at in range(1 << 20, len(content) // 2, 1 << 18):
+            f.seek(at + 777)
+            f.write(bytes([content[at + 777] ^ 1]))
+    bad = run_json("verify", p, status=1)
+    assert bad["damaged"] > 0, bad
+    assert "repair" in run("verify", p, status=1).stderr
+    assert run_json("verify", "--repair", p, status=1)["repaired"] is True
+    assert run_json("verify", p)["damaged"] == 0
+    after = run_json("info", p)["namespaces"][0]["committed"]
+    assert after < i["committed"]
+    x = run_json("replay", "--pool", p, *SMALL, "--fit", "12M", "--turns", "1")  # what is left is right
+    assert x["sum"]["mismatched_bytes"] == 0
+
+
+def test_clear():
+    p = make_pool("clear", replay=["--fit", "12M", "--turns", "1"])
+    fails(2, "--all", args=["clear", p])
+    fails(2, "no namespace 3", args=["clear", "--namespace", "3", p])
+    assert run_json("clear", "--namespace", "0", p)["blocks"] > 0
+    assert run_json("ls", p)["blocks"] == []
+    run("clear", "--all", p)
+
+
+def test_bench():
+    args = ["bench", "--layers", "4", "--blocks", "16", "--object-size", "16K", "--no-ceiling", "--rounds", "2"]
+    b = run_json(*args)
+    assert b["mismatched_bytes"] == 0 and b["store"]["gbps"] > 0 and b["retrieve"]["gbps"] > 0
+    p = make_pool("bench")
+    run(*args, "--pool", p, "--prp", "--form", "per-layer", "--depth", "8")
+    assert run_json("info", p)["namespaces"][0]["committed"] == 0
+    assert "retrieve" not in run_json(*args, "--controller", "null")
+    assert run_json(*args, "--controller", "model", "--in-order")["mismatched_bytes"] == 0
+    huge = ["--blocks", "1048576", "--layers", "1024", "--objects", "64", "--object-size", "1G"]
+    fails(2, "overflow", args=["bench", *huge])
+    fails(3, "no room", args=[*args, "--blocks", "2000", "--pool", p])
+
+
+def test_foreign_damaged_and_truncated_pools():
+    with open(path("foreign"), "wb") as f:
+        f.write(b"something else\n" * 1000)
+    r = subprocess.run([TUTTI, "info", path("foreign")], capture_output=True, text=True)
+    assert r.returncode in (1, 2, 3) and "foreign" in r.stderr, r
+    assert open(path("foreign"), "rb").read(9) == b"something"
+    fails(2, args=["format", "--size", "64M", path("foreign")])
+    fails(2, "none", args=["info", path("none")])
+    p = make_pool("cut")
+    os.truncate(p, 20 << 20)
+    r = subprocess.run([TUTTI, "info", p], capture_output=True, text=True)
+    assert r.returncode in (1, 3) and "cut" in r.stderr, r
+
+
+def test_no_permission():
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        raise Skip("needs root and setpriv to become nobody")
+    p = make_pool("private")
+    os.chmod(WORK, 0o755)
+    copy = "/tmp/tutti-test-%d" % os.getpid()
+    probe = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    try:
+        shutil.copy(TUTTI, copy)
+        os.chmod(copy, 0o755)
+        if subprocess.run([*probe, "test", "-r", WORK]).returncode:
+            raise Skip("nobody can't reach the test's folder")
+        for args in [["info", p], ["format", "--size", "64M", os.path.join(WORK, "new")], ["verify", p]]:
+            r = subprocess.run([*probe, copy, *args], capture_output=True, text=True, env=ENV)
+            assert r.returncode == 3 and "ermission" in r.stderr, r
+    finally:
+        os.unlink(copy)
+
+
+def test_second_opener_is_told_who_has_it():
+    p = make_pool("busy", "128M")
+    holder = subprocess.Popen([TUTTI, "replay", "--pool", p, *SMALL, "--rate", "2", "--turns", "1"], env=ENV,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 20
+        r = None
+        while time.monotonic() < end:
+            time.sleep(1)  # the first one to open it should be the holder
+            r = subprocess.run([TUTTI, "info", p], capture_output=True, text=True)
+            if r.returncode:
+                break
+            assert holder.poll() is None, "the holder could not open it"
+        assert r.returncode == 3 and str(holder.pid) in r.stderr, r
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    run("info", p)  # after a kill it opens again
+    assert run_json("verify", p)["damaged"] == 0
+
+
+def test_temporary_pools_go_with_the_program():
+    before = set(os.listdir(WORK))
+    child = subprocess.Popen([TUTTI, "replay", *SMALL, "--rate", "1", "--pool-size", "64M"], env=ENV,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 20
+    while set(os.listdir(WORK)) == before and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(20) == 130
+    assert set(os.listdir(WORK)) == before
+
+
+def test_doctor():
+    d = run_json("doctor", WORK)
+    names = {x["name"] for x in d["lines"]}
+    assert {"io_uring", "memlock", "O_DIRECT", "huge pages", "CPU", "GPU", "NVMe", "IOMMU"} <= names, names
+    assert all(x["state"] in ("ok", "slower", "missing") and x["detail"] for x in d["lines"])
+    assert "io_uring" in run("doctor").stdout
+    fails(2, "none", args=["doctor", path("none")])
+
+
+def test_small_demo():
+    d = run_json("demo", "--pool-size", "1G", "--plot", path("demo.svg"), "--dir", WORK)
+    assert d["mismatched_bytes"] == 0 and d["recovered_blocks"] >= d["acknowledged_blocks"] > 0
+    assert d["warm"]["hit_ratio_tokens"] > 0.9 and d["verified_bytes"] > 0 and not os.path.exists(d["pool"])
+
+
+def main():
+    counts = {"ok": 0, "not ok": 0, "skip": 0}
+    for name, fn in list(globals().items()):
+        if not name.startswith("test_") or sys.argv[1:] and name[5:] not in sys.argv[1:]:
+            continue
+        try:
+            fn()
+            state, why = "ok", ""
+        except Skip as e:
+            state, why = "skip", f" # {e}"
+        except Exception:
+            state, why = "not ok", ""
+            print("\n".join("# " + x for x in traceback.format_exc().split("\n")))
+        counts[state] += 1
+        print(f"{state} {name[5:]}{why}", flush=True)
+    shutil.rmtree(WORK, ignore_errors=True)
+    print(f"{counts['ok']} passed, {counts['not ok']} failed, {counts['skip']} skipped")
+    return counts["not ok"] != 0
+
+
+sys.exit(main())
