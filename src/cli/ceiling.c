@@ -14,8 +14,8 @@
 #include "cli/kvgen.h"
 #include "cli/trace.h"
 
-#define IO_BYTES (1u << 20)
-#define THREADS 8u
+#define IO_BYTES (4u << 20)
+#define THREADS 16u
 #define MEASURE_NS 500000000ull
 
 struct meter {

@@ -259,6 +259,7 @@ int replay_run(struct replay *e, struct replay_log *log, size_t from, size_t to,
 	e->until = to;
 	atomic_store(&log->next, from);
 	log->start_ns = cli_now_ns();
+	log->cpu_start_ns = cpu;
 	for (uint32_t i = 0; i < e->o.workers && !result; i++) {
 		result = -pthread_create(&e->workers[i].thread, NULL, work, &e->workers[i]);
 		e->workers[i].started = !result;

@@ -65,6 +65,7 @@ struct replay_log {
 	int fatal;             /* what ended the run early */
 	char first_error[512];
 	uint64_t start_ns, end_ns, cpu_ns; /* of the whole run, all threads */
+	uint64_t cpu_start_ns;             /* what the process had used before */
 	struct replay_busy in, out;
 	struct tutti_lane_info lane_info;
 	struct tutti_lane_stats lane_stats; /* all lanes together */

@@ -219,6 +219,7 @@ static void close_killed_log(struct demo *d, const struct rusage *used)
 	d->kill_ns = log->end_ns = cli_now_ns();
 	log->cpu_ns = (uint64_t)(used->ru_utime.tv_sec + used->ru_stime.tv_sec) * 1000000000ull +
 	              (uint64_t)(used->ru_utime.tv_usec + used->ru_stime.tv_usec) * 1000ull;
+	log->cpu_ns -= log->cpu_start_ns < log->cpu_ns ? log->cpu_start_ns : log->cpu_ns;
 	if (log->out.under_way)
 		log->out.total_ns += log->end_ns - log->out.since_ns;
 	if (log->in.under_way)
@@ -340,6 +341,7 @@ static void print_table(const struct demo *d, const char *plot)
 	       cli_size(replay_object_bytes(&d->o)));
 	printf("%-14s %s%s%s\n", "path", path, log->lane_info.why[0] ? "; slower because " : "", log->lane_info.why);
 	printf("%-14s %s\n", "disk's own", d->ceiling.how);
+	printf("%-14s above 100 %% where the disk is shared, or virtual and its host still had the data\n", "");
 	printf("%-14s %" PRIu64 " acknowledged before the kill, %" PRIu64 " recovered (%s)\n", "blocks",
 	       d->acknowledged, d->committed, d->committed >= d->acknowledged ? "none was lost" : "SOME WERE LOST");
 	printf("%-14s %s, byte for byte; mismatches %" PRIu64 ", damaged blocks %" PRIu64 ", errors %" PRIu64 "\n",
