@@ -80,14 +80,14 @@ int gio_register(struct gio *g, void *mem, uint64_t bytes);
 int gio_get_iocb(struct gio *g, uint32_t n, const struct gio_event *event, uint32_t *id, struct gio_ioctx **ioctx);
 /*
  * Cues one kernel for IOCBs ids[0..n), n <= 1024, in order, on at most sms executor blocks (0: all that were opened;
- * the host executor always uses all). All IOCBs of one call have the same event. -EAGAIN: queue full, nothing was
- * issued.
+ * the host executor always uses all). All IOCBs of one call have the same event, and each is issued once. -EAGAIN:
+ * queue full. -EINVAL: the message names the IOCB. In both cases nothing was issued.
  */
 int gio_issue_io(struct gio *g, const uint32_t *ids, uint32_t n, uint32_t sms);
 /* Waits for an issued IOCB. 0 and *out; -ETIMEDOUT at deadline_ns (absolute). The IOCTX stay readable until
  * gio_put_iocb. */
 int gio_wait_cqe(struct gio *g, uint32_t id, uint64_t deadline_ns, struct gio_result *out);
-/* Gives an IOCB back: one that is complete, or was never issued. */
+/* Gives an IOCB back: one that is complete, or was never issued. One in flight, or no IOCB of yours, is left alone. */
 void gio_put_iocb(struct gio *g, uint32_t id);
 
 #ifdef __cplusplus

@@ -274,9 +274,9 @@ void engine_stats(struct engine *e, struct dev_stats *out)
 	memset(out, 0, sizeof(*out));
 	for (uint32_t i = 0; i < ENGINE_STREAMS * e->o.blocks; i++) {
 		const struct block *b = e->streams[i / e->o.blocks].blocks[i % e->o.blocks];
-		const uint64_t *from = (const uint64_t *)&b->dev.stats;
+		const uint64_t *from = b ? (const uint64_t *)&b->dev.stats : NULL;
 
-		for (size_t k = 0; k < sizeof(*out) / sizeof(uint64_t); k++)
+		for (size_t k = 0; from && k < sizeof(*out) / sizeof(uint64_t); k++)
 			to[k] += __atomic_load_n(&from[k], __ATOMIC_RELAXED);
 	}
 }
@@ -373,10 +373,14 @@ int engine_free(struct engine *e)
 	if (e->exec)
 		e->exec_ops->close(e->exec);
 	e->exec = NULL;
-	for (uint32_t s = 0; s < ENGINE_STREAMS; s++)
-		for (uint32_t b = 0; b < e->o.blocks; b++)
-			if (e->streams[s].blocks[b] && block_free(e, e->streams[s].blocks[b]))
-				rc = -ENOTRECOVERABLE;
+	for (uint32_t i = 0; i < ENGINE_STREAMS * e->o.blocks; i++) {
+		struct block **b = &e->streams[i / e->o.blocks].blocks[i % e->o.blocks];
+
+		if (*b && block_free(e, *b))
+			rc = -ENOTRECOVERABLE;
+		else
+			*b = NULL; /* a dead engine stays, and may be freed again */
+	}
 	if (rc || engine_dead(e))
 		return err_set(-ENOTRECOVERABLE, "a controller may still write to registered memory: keep it mapped");
 	ring_free(e->ring);

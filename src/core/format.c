@@ -229,6 +229,9 @@ static int check_opts(const struct tutti_format_opts *o)
 		return err_set(-EINVAL, "tutti_format: options not initialised with TUTTI_FORMAT_OPTS_INIT");
 	if (!o->paths || !o->n_paths || o->n_paths > TUTTI_DEVICES_MAX)
 		return err_set(-EINVAL, "%u paths given; a pool has 1 to %d", o->n_paths, TUTTI_DEVICES_MAX);
+	for (uint32_t i = 0; i < o->n_paths; i++)
+		if (!o->paths[i])
+			return err_set(-EINVAL, "tutti_format: path %u is NULL", i);
 	if (!o->ranks || o->ranks > TUTTI_RANKS_MAX)
 		return err_set(-EINVAL, "%u ranks; a pool has 1 to %d", o->ranks, TUTTI_RANKS_MAX);
 	if (o->bytes > 1ull << 60)

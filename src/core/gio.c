@@ -11,11 +11,25 @@
 
 #define DEADLINE_DEFAULT_NS 30000000000ull
 
+enum iocb_state { IOCB_FREE = 0, IOCB_TAKEN, IOCB_ISSUED };
+
 struct gio {
 	struct pool pool;
 	struct engine *engine;
 	uint64_t deadline_ns;
+	uint32_t depth;
+	uint8_t *state; /* of each IOCB: a number from a caller may be anything */
 };
+
+static int state_of(const struct gio *g, uint32_t id)
+{
+	return id < g->depth ? __atomic_load_n(&g->state[id], __ATOMIC_RELAXED) : IOCB_FREE;
+}
+
+static void set_state(struct gio *g, uint32_t id, enum iocb_state state)
+{
+	__atomic_store_n(&g->state[id], (uint8_t)state, __ATOMIC_RELAXED);
+}
 
 PORT_ASSERT(sizeof(struct gio_ioctx) == sizeof(struct wire_ioctx) &&
                 offsetof(struct gio_ioctx, status) == offsetof(struct wire_ioctx, status) &&
@@ -56,8 +70,14 @@ int gio_init_queue(const struct gio_opts *o, struct gio **out)
 	eo.n_devs = g->pool.n_dev;
 	for (uint32_t i = 0; i < eo.n_devs; i++)
 		eo.end_byte[i] = g->pool.info.ns[i].capacity_bytes;
-	rc = engine_new(&eo, &g->engine);
+	g->depth = eo.ring_depth;
+	rc = engine_new(&eo, &g->engine); /* it checks the depth */
+	if (!rc) {
+		g->state = calloc(g->depth, sizeof(*g->state));
+		rc = g->state ? 0 : err_set(-ENOMEM, "gio: no memory for %u IOCBs", g->depth);
+	}
 	if (rc) {
+		engine_free(g->engine);
 		pool_close(&g->pool);
 		free(g);
 		return rc;
@@ -73,6 +93,7 @@ int gio_close(struct gio *g)
 	if (rc || !g)
 		return rc;
 	pool_close(&g->pool);
+	free(g->state);
 	free(g);
 	return 0;
 }
@@ -112,7 +133,7 @@ int gio_get_iocb(struct gio *g, uint32_t n, const struct gio_event *event, uint3
 	struct wire_ioctx *at;
 	int rc;
 
-	if (!g || !n || !id || !ioctx)
+	if (!g || !n || !id || !ioctx || (event && !event->word))
 		return err_set(-EINVAL, "gio_get_iocb: NULL, or no IOCTX");
 	rc = ring_get(engine_ring(g->engine), n, &io, &at);
 	if (rc)
@@ -121,38 +142,61 @@ int gio_get_iocb(struct gio *g, uint32_t n, const struct gio_event *event, uint3
 		io->event = (uint64_t)(uintptr_t)event->word;
 		io->event_value = event->value;
 	}
+	set_state(g, io->id, IOCB_TAKEN);
 	*id = io->id;
 	*ioctx = (struct gio_ioctx *)at;
+	return 0;
+}
+
+static int check_iocb(const struct gio *g, uint32_t id, const struct wire_iocb *io, const struct wire_iocb *first)
+{
+	const struct wire_ioctx *c = (const struct wire_ioctx *)(uintptr_t)io->ioctx;
+
+	if (io->event != first->event || io->event_value != first->event_value)
+		return err_set(-EINVAL, "gio_issue_io: IOCB %u waits for another event than the first one of the call",
+		               id);
+	for (uint32_t k = 0; k < io->n; k++)
+		if (c[k].dev >= g->pool.n_dev || (c[k].op != WIRE_READ && c[k].op != WIRE_WRITE))
+			return err_set(-EINVAL,
+			               "gio_issue_io: IOCB %u, IOCTX %u: no device %u, or unknown operation %u", id, k,
+			               c[k].dev, c[k].op);
 	return 0;
 }
 
 int gio_issue_io(struct gio *g, const uint32_t *ids, uint32_t n, uint32_t sms)
 {
 	struct wire_iocb *iocbs[DEV_STEPS_MAX];
-	struct engine_launch go = {.iocbs = iocbs, .n = n, .stream = ENGINE_READS};
+	struct engine_launch go = {.iocbs = iocbs, .stream = ENGINE_READS};
+	uint64_t now = port_now_ns();
 	struct wire_ring *r;
+	int rc = 0;
 
 	(void)sms; /* host executor: all blocks that were opened */
 	if (!g || !ids || !n || n > DEV_STEPS_MAX)
 		return err_set(-EINVAL, "gio_issue_io: NULL, or not 1 to %u IOCBs", DEV_STEPS_MAX);
 	r = ring_shared(engine_ring(g->engine));
-	for (uint32_t i = 0; i < n; i++) {
-		if (ids[i] >= r->entries)
-			return err_set(-EINVAL, "gio_issue_io: no IOCB %u", ids[i]);
-		iocbs[i] = &r->iocb[ids[i]];
-		for (uint32_t k = 0; k < iocbs[i]->n; k++) {
-			const struct wire_ioctx *c = (const struct wire_ioctx *)(uintptr_t)iocbs[i]->ioctx + k;
+	while (go.n < n && !rc) {
+		uint32_t id = ids[go.n];
 
-			if (c->dev >= g->pool.n_dev || (c->op != WIRE_READ && c->op != WIRE_WRITE))
-				return err_set(-EINVAL,
-				               "gio_issue_io: IOCB %u, IOCTX %u: no device %u, or unknown operation %u",
-				               ids[i], k, c->dev, c->op);
+		/* Marked at once, so that a number that comes twice is found. */
+		rc = state_of(g, id) == IOCB_TAKEN
+		         ? 0
+		         : err_set(-EINVAL, "gio_issue_io: IOCB %u was not taken, or was issued already", id);
+		if (!rc) {
+			iocbs[go.n++] = &r->iocb[id];
+			set_state(g, id, IOCB_ISSUED);
+			rc = check_iocb(g, id, &r->iocb[id], iocbs[0]);
 		}
 	}
-	go.event = (const uint32_t *)(uintptr_t)iocbs[0]->event;
-	go.event_value = iocbs[0]->event_value;
-	go.deadline_ns = port_now_ns() + g->deadline_ns;
-	return engine_launch(g->engine, &go);
+	if (!rc) {
+		go.event = (const uint32_t *)(uintptr_t)iocbs[0]->event;
+		go.event_value = iocbs[0]->event_value;
+		go.deadline_ns = g->deadline_ns > UINT64_MAX - now ? UINT64_MAX : now + g->deadline_ns;
+		rc = engine_launch(g->engine, &go);
+	}
+	for (uint32_t i = 0; rc && i < go.n; i++)
+		set_state(g, ids[i], IOCB_TAKEN);
+	return rc;
 }
 
 int gio_wait_cqe(struct gio *g, uint32_t id, uint64_t deadline_ns, struct gio_result *out)
@@ -160,8 +204,8 @@ int gio_wait_cqe(struct gio *g, uint32_t id, uint64_t deadline_ns, struct gio_re
 	struct ring_result r;
 	int rc;
 
-	if (!g || !out || id >= ring_shared(engine_ring(g->engine))->entries)
-		return err_set(-EINVAL, "gio_wait_cqe: NULL, or no such IOCB");
+	if (!g || !out || state_of(g, id) != IOCB_ISSUED)
+		return err_set(-EINVAL, "gio_wait_cqe: NULL, or IOCB %u was not issued", id);
 	rc = ring_wait(engine_ring(g->engine), id, deadline_ns, &r);
 	if (rc)
 		return err_set(rc, "gio: IOCB %u is not complete at the deadline", id);
@@ -170,4 +214,17 @@ int gio_wait_cqe(struct gio *g, uint32_t id, uint64_t deadline_ns, struct gio_re
 	return 0;
 }
 
-void gio_put_iocb(struct gio *g, uint32_t id) { ring_put(engine_ring(g->engine), id); }
+void gio_put_iocb(struct gio *g, uint32_t id)
+{
+	struct ring_result r;
+
+	if (!g || state_of(g, id) == IOCB_FREE)
+		return;
+	/* The kernel still works on it: better lost than used by two. */
+	if (state_of(g, id) == IOCB_ISSUED && !ring_done(engine_ring(g->engine), id, &r)) {
+		log_warn("gio_put_iocb: IOCB %u is in flight; it is not given back", id);
+		return;
+	}
+	set_state(g, id, IOCB_FREE);
+	ring_put(engine_ring(g->engine), id);
+}

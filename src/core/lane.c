@@ -17,6 +17,7 @@
 #define WRITES_DEFAULT 4096u
 #define DEPTH_DEFAULT 64u
 #define EPOCH_TRIES 8
+#define WRITES_MAX 61440u /* with 4096 IOCBs for reads, the largest ring */
 
 /* ---- opening ---- */
 
@@ -113,6 +114,9 @@ int tutti_lane_open(const struct tutti_lane_opts *o, const struct tutti_key *dig
 
 	if (!o || o->size != sizeof(*o) || !digest || !out)
 		return err_set(-EINVAL, "tutti_lane_open: options not initialised with TUTTI_LANE_OPTS_INIT, or NULL");
+	if (o->store_queue_layers > WRITES_MAX)
+		return err_set(-EINVAL, "a lane's queue holds at most %u layers of stores, %u were asked", WRITES_MAX,
+		               o->store_queue_layers);
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return err_set(-ENOMEM, "no memory for a lane");
@@ -148,7 +152,7 @@ int tutti_lane_close(struct tutti_lane *l)
 
 	if (!l)
 		return 0;
-	if (l->n_plans)
+	if (l->n_plans && !engine_dead(l->engine)) /* a dead lane's plans can't be finished */
 		return err_set(-EBUSY, "%u plans are open; finish them first", l->n_plans);
 	rc = engine_free(l->engine);
 	if (rc)
@@ -218,12 +222,13 @@ static void choose_path(struct tutti_lane *l, const struct layout *m)
 
 int tutti_lane_register(struct tutti_lane *l, const struct tutti_kv_layout *layout)
 {
-	const struct geom *g = &l->view.geom;
+	const struct geom *g;
 	struct layout m;
 	int rc;
 
 	if (!l || !layout || !layout->layer_base)
 		return err_set(-EINVAL, "tutti_lane_register: NULL");
+	g = &l->view.geom;
 	if (l->registered)
 		return err_set(-EEXIST, "this lane's KV memory is registered already");
 	rc = layout_merge(layout, &m);
@@ -236,7 +241,8 @@ int tutti_lane_register(struct tutti_lane *l, const struct tutti_kv_layout *layo
 		    "KV layout gives %u layers of %u objects of %llu bytes, the namespace has %u of %u of %llu",
 		    layout->layers, m.outer_count * m.inner_count, (unsigned long long)m.segment_bytes, g->layers,
 		    g->objects_per_layer, (unsigned long long)g->object_bytes);
-	l->layer_base = malloc(g->layers * sizeof(*l->layer_base));
+	if (!l->layer_base) /* a registration that failed left it */
+		l->layer_base = malloc(g->layers * sizeof(*l->layer_base));
 	if (!l->layer_base)
 		return err_set(-ENOMEM, "no memory for %u layers", g->layers);
 	for (uint32_t i = 0; i < g->layers; i++)

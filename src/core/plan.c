@@ -145,9 +145,8 @@ int plan_deadline(const struct tutti_plan *p, uint64_t *deadline_ns)
 
 	if (last < now + RESET_MARGIN_NS + WRITE_WAIT_SLICE_NS)
 		return err_set(-ESTALE, "plan: its lease ends too soon for I/O; ask for longer leases");
-	*deadline_ns = now + p->lane->deadline_ns;
-	if (*deadline_ns > last - RESET_MARGIN_NS)
-		*deadline_ns = last - RESET_MARGIN_NS;
+	last -= RESET_MARGIN_NS;
+	*deadline_ns = p->lane->deadline_ns < last - now ? now + p->lane->deadline_ns : last;
 	return 0;
 }
 
@@ -265,16 +264,39 @@ int tutti_store_layer(struct tutti_plan *p, uint32_t layer)
 
 /* ---- wait and report ---- */
 
-int tutti_wait_layer(struct tutti_plan *p, uint32_t layer, uint64_t deadline_ns)
+/*
+ * Waits for one step; a store that waits behind reads is pushed on, since nobody else may come by to do so. What waits in the
+ * queue of a dead lane will never be issued: -ENOTRECOVERABLE.
+ */
+static int wait_step(struct tutti_plan *p, uint32_t at, uint64_t deadline_ns)
 {
 	struct ring_result r;
+
+	for (;;) {
+		uint64_t until = port_now_ns() + WRITE_WAIT_SLICE_NS;
+		int rc;
+
+		if (until > deadline_ns || p->dev.op == WIRE_READ)
+			until = deadline_ns;
+		rc = ring_wait(engine_ring(p->lane->engine), p->iocb[at], until, &r);
+		if (!rc || until == deadline_ns)
+			return rc;
+		if (engine_dead(p->lane->engine))
+			return -ENOTRECOVERABLE;
+		write_queue_kick(p->lane);
+	}
+}
+
+int tutti_wait_layer(struct tutti_plan *p, uint32_t layer, uint64_t deadline_ns)
+{
 	int rc;
 
 	if (!p || layer >= p->dev.geom.layers || p->iocb[layer] == PLAN_NO_IOCB)
 		return err_set(-EINVAL, "tutti_wait_layer: this layer was not issued");
-	rc = ring_wait(engine_ring(p->lane->engine), p->iocb[layer], deadline_ns, &r);
+	rc = wait_step(p, layer, deadline_ns);
 	if (rc)
-		return err_set(rc, "layer %u: no answer by the deadline", layer);
+		return err_set(
+		    rc, rc == -ETIMEDOUT ? "layer %u: no answer by the deadline" : "layer %u: the lane is dead", layer);
 	/* Any failure so far, of this layer or one before it: a block is whole or it is not. */
 	rc = (int)port_load_acquire32(&p->dev.first_error);
 	return rc ? err_set(rc, "layer %u: at least one block failed (%s); recompute from there", layer, err_name(rc))
@@ -294,25 +316,6 @@ int tutti_plan_poll(struct tutti_plan *p)
 int tutti_plan_failed(struct tutti_plan *p, size_t i)
 {
 	return !p || i >= p->dev.n ? -EINVAL : __atomic_load_n(&p->dev.results[i], __ATOMIC_RELAXED);
-}
-
-/* Waits for one step; a store that waits behind reads is pushed on, since nobody else may come by to do so. */
-static int wait_step(struct tutti_plan *p, uint32_t at, uint64_t deadline_ns)
-{
-	struct ring_result r;
-
-	for (;;) {
-		uint64_t slice = port_now_ns() + WRITE_WAIT_SLICE_NS;
-		int rc =
-		    ring_wait(engine_ring(p->lane->engine), p->iocb[at], slice < deadline_ns ? slice : deadline_ns, &r);
-
-		if (!rc)
-			return 0;
-		if (port_now_ns() >= deadline_ns)
-			return -ETIMEDOUT;
-		if (p->dev.op == WIRE_WRITE)
-			write_queue_kick(p->lane);
-	}
 }
 
 static int wait_all(struct tutti_plan *p, uint64_t deadline_ns)

@@ -197,6 +197,9 @@ int pool_open(const struct pool_opts *o, struct pool *p)
 	memset(p, 0, sizeof(*p));
 	if (!o->paths || !o->n_paths || o->n_paths > TUTTI_DEVICES_MAX)
 		return err_set(-EINVAL, "%u paths given; a pool has 1 to %d", o->n_paths, TUTTI_DEVICES_MAX);
+	for (uint32_t i = 0; i < o->n_paths; i++)
+		if (!o->paths[i])
+			return err_set(-EINVAL, "path %u is NULL", i);
 	rc = open_fds(p, o, o->paths, o->n_paths);
 	if (!rc)
 		rc = open_ctrl(p, o);

@@ -29,6 +29,8 @@ int tutti_parse_bytes(const char *text, uint64_t *bytes)
 	unsigned shift = 0;
 	char *end;
 
+	if (!bytes)
+		return err_set(-EINVAL, "tutti_parse_bytes: NULL");
 	if (!text || *text < '0' || *text > '9') /* strtoull would take a sign and blanks */
 		return err_set(-EINVAL, "'%s' is not a size; write 4G, 512MiB, 65536", text ? text : "");
 	errno = 0;
