@@ -128,10 +128,6 @@ int tutti_plan_blob(struct tutti_ns *ns, const struct tutti_lease *lease, size_t
 
 /* ---- completions ---- */
 
-/* Failures that say the block on disk is bad: media errors (status code type 2), checksums, another block's header. A
- * timeout or a dropped plan says nothing about it. */
-static int says_damaged(int result) { return result >> 8 == 2 || result == -EBADMSG || result == -ESTALE; }
-
 static int complete_retrieve(struct tutti_ns *ns, const struct wire_blob *b, const void *data, size_t *bad)
 {
 	*bad = 0;
@@ -140,7 +136,7 @@ static int complete_retrieve(struct tutti_ns *ns, const struct wire_blob *b, con
 		struct tutti_key key;
 
 		memcpy(key.b, e.key, sizeof(key.b));
-		if (says_damaged(e.value))
+		if (store_says_damaged(e.value))
 			*bad += (size_t)store_drop(ns->ns, e.slot, &key);
 	}
 	return 0;

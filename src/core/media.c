@@ -17,8 +17,12 @@
 
 #define CELLS 32u
 #define CELL_BYTES (256u << 10)
-#define IO_DEADLINE_NS 30000000000ull
+#define IO_DEADLINE_DEFAULT_NS 30000000000ull
 #define RESET_DEADLINE_NS 5000000000ull
+
+static uint64_t io_deadline_ns = IO_DEADLINE_DEFAULT_NS;
+
+void media_use_deadline(uint64_t ns) { io_deadline_ns = ns ? ns : IO_DEADLINE_DEFAULT_NS; }
 
 struct cell {
 	struct store_io *io; /* NULL: free */
@@ -196,10 +200,10 @@ static int reset(struct media *m)
 	if (!rc)
 		rc = qps_new(m);
 	m->dead = rc != 0;
-	for (uint32_t i = 0; i < CELLS && !rc; i++) {
+	for (uint32_t i = 0; i < CELLS; i++) {
 		if (m->cell[i].io && !m->cell[i].io->result)
 			m->cell[i].io->result = -ETIMEDOUT;
-		m->cell[i].io = NULL;
+		m->cell[i].io = NULL; /* of a dead one too: nobody will look at its cells again */
 	}
 	m->in_flight = 0;
 	return rc;
@@ -235,7 +239,7 @@ static int wait_any(struct media *m, uint64_t deadline_ns)
 
 static int run(struct media *m, struct cursor *c, const int *stop)
 {
-	uint64_t deadline_ns = port_now_ns() + IO_DEADLINE_NS;
+	uint64_t deadline_ns = port_now_ns() + io_deadline_ns;
 	int rc;
 
 	if (lost(m))
@@ -246,7 +250,7 @@ static int run(struct media *m, struct cursor *c, const int *stop)
 		if (stop && __atomic_load_n(stop, __ATOMIC_RELAXED))
 			c->io = c->n;
 		if (fill(m, c))
-			deadline_ns = port_now_ns() + IO_DEADLINE_NS;
+			deadline_ns = port_now_ns() + io_deadline_ns;
 		rc = m->in_flight ? wait_any(m, deadline_ns) : 0;
 		if (rc) {
 			reset(m);
@@ -254,7 +258,7 @@ static int run(struct media *m, struct cursor *c, const int *stop)
 			           ? err_set(rc, "media: the drive was reset while it worked for this; try again")
 			           : err_set(-ETIMEDOUT,
 			                     "media: no answer from the device within %llu s; is the disk alive?",
-			                     (unsigned long long)(IO_DEADLINE_NS / 1000000000u));
+			                     (unsigned long long)(io_deadline_ns / 1000000000u));
 		}
 	}
 	return 0;
@@ -271,6 +275,9 @@ static int media_io(void *self, struct store_io *ios, uint32_t n)
 	pthread_mutex_lock(&m->lock);
 	rc = run(m, &c, NULL);
 	pthread_mutex_unlock(&m->lock);
+	for (uint32_t i = c.io; i < n && rc; i++) /* what was not begun, or not to its end, has not succeeded */
+		if (!ios[i].result)
+			ios[i].result = rc;
 	for (uint32_t i = 0; i < n && !rc; i++)
 		if (ios[i].result)
 			rc = err_set(ios[i].result, "%s of %llu bytes at byte %llu of device %u failed: %s",
@@ -294,7 +301,7 @@ static int media_flush(void *self, uint32_t dev)
 		m->cell[0].bytes = 0;
 		post(m, 0, NVME_CMD_FLUSH, dev, 0, 0);
 		ring_all(m);
-		for (uint64_t end = port_now_ns() + IO_DEADLINE_NS; m->in_flight && !rc;)
+		for (uint64_t end = port_now_ns() + io_deadline_ns; m->in_flight && !rc;)
 			rc = wait_any(m, end);
 		if (rc)
 			reset(m);

@@ -14,6 +14,8 @@ int media_new(const struct ctrl_ops *ops, struct ctrl *ctrl, const struct ctrl_i
 void media_free(struct media *m);
 /* The table that store works with; valid as long as m. */
 const struct store_media *media_table(struct media *m);
+/* For tests: how long a transfer may take; 0: 30 s. Not thread-safe. */
+void media_use_deadline(uint64_t ns);
 /* Writes zeros over an extent, deep queue. *stop (may be NULL) not 0 ends it early with -ECANCELED. */
 int media_zero(struct media *m, uint32_t dev, uint64_t offset_bytes, uint64_t bytes, const int *stop);
 

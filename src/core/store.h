@@ -2,6 +2,7 @@
 #ifndef TUTTI_CORE_STORE_H
 #define TUTTI_CORE_STORE_H
 
+#include <errno.h>
 #include <pthread.h>
 
 #include "core/pool.h"
@@ -34,6 +35,10 @@ struct tutti_store {
 	int prewrite_asked;
 	pthread_mutex_t sync_lock; /* one sync at a time */
 };
+
+/* A block's result says that it is bad on disk: a media error (status code type 2), a checksum, another block's header. A
+ * timeout or a dropped plan says nothing about it. */
+static inline int store_says_damaged(int result) { return result >> 8 == 2 || result == -EBADMSG || result == -ESTALE; }
 
 int background_start(struct tutti_store *s);
 void background_stop(struct tutti_store *s);

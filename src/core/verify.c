@@ -2,7 +2,8 @@
  * verify.c - reads every committed block of a namespace through lanes of this process and checks it.
  *
  * No lease is held: a block that is evicted and its slot reused while it is read looks damaged, and is then left alone,
- * because the index no longer says that this slot holds this key.
+ * because the index no longer says that this slot holds this key. What could not be read for a reason that says nothing
+ * about the block (a timeout) is an error of verify, never a damaged block.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 
 #define BATCH_BYTES (64ull << 20)
 #define BATCH_BLOCKS_MAX 1024u
+#define BATCH_BLOCKS_MIN 2u /* one alone would leave no gap between its objects, and they would be merged */
 #define LEASE_NS 120000000000ull
 
 struct block {
@@ -81,7 +83,9 @@ static int batch_open(struct batch *b, struct tutti_ns *ns, uint32_t rank)
 	store_ns_geom(ns->ns, rank, &b->geom);
 	layer = b->geom.objects_per_layer * b->geom.pitch_bytes;
 	b->blocks = (uint32_t)(BATCH_BYTES / (layer * b->geom.layers));
-	b->blocks = b->blocks < 1 ? 1 : b->blocks > BATCH_BLOCKS_MAX ? BATCH_BLOCKS_MAX : b->blocks;
+	b->blocks = b->blocks < BATCH_BLOCKS_MIN   ? BATCH_BLOCKS_MIN
+	            : b->blocks > BATCH_BLOCKS_MAX ? BATCH_BLOCKS_MAX
+	                                           : b->blocks;
 	b->bytes = layer * b->geom.layers * b->blocks;
 	b->memory = mmap(NULL, b->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	b->layer_base = calloc(b->geom.layers, sizeof(void *));
@@ -112,8 +116,6 @@ static int batch_open(struct batch *b, struct tutti_ns *ns, uint32_t rank)
 	if (b->geom.pitch_bytes == b->geom.object_bytes && b->geom.objects_per_layer > 1) {
 		kv.block_stride = b->geom.pitch_bytes;
 		kv.inner_stride = b->geom.pitch_bytes * b->blocks;
-		if (b->blocks == 1)
-			return err_set(-EINVAL, "verify: blocks of %zu bytes are too large", b->bytes);
 	}
 	return tutti_lane_register(b->lane, &kv);
 }
@@ -122,7 +124,7 @@ static int batch_close(struct batch *b)
 {
 	int rc = tutti_lane_close(b->lane);
 
-	if (rc == -ENOTRECOVERABLE)
+	if (rc)
 		return rc; /* the controller may still write to the memory */
 	if (b->memory)
 		munmap(b->memory, b->bytes);
@@ -155,14 +157,20 @@ static int batch_read(struct batch *b, struct block *blocks, uint32_t n)
 	}
 	if (!rc) {
 		size_t bytes;
+		int finished;
 
 		rc = tutti_retrieve(plan);
-		if (!rc)
-			rc = tutti_plan_finish(plan, port_now_ns() + LEASE_NS, blob, blob_bytes(n), &bytes);
-		for (uint32_t i = 0; i < n && !rc; i++) {
-			if (!blocks[i].result)
-				blocks[i].result = blob_entries(blob)[i].value;
-		}
+		finished = tutti_plan_finish(plan, port_now_ns() + LEASE_NS, blob, blob_bytes(n), &bytes);
+		rc = rc ? rc : finished;
+	}
+	for (uint32_t i = 0; i < n && !rc; i++) {
+		int32_t result = blob_entries(blob)[i].value;
+
+		if (result && !store_says_damaged(result))
+			rc = err_set(result, "verify: blocks could not be read (%s); that says nothing about them",
+			             err_name(result));
+		if (!blocks[i].result)
+			blocks[i].result = result;
 	}
 	free(numbers);
 	free(blob);
@@ -192,24 +200,27 @@ static int wipe_header(struct tutti_ns *ns, uint32_t rank, uint32_t slot)
 	return rc;
 }
 
-/* What all ranks together found. *bad counts the blocks that are damaged and, on repair, still what the index says. */
+/* What all ranks together found. *bad counts the blocks that are damaged and still what the index says. */
 static int judge(struct tutti_ns *ns, uint32_t ranks, const struct list *l, int repair, uint64_t *bad)
 {
 	struct tutti_store *s = ns->store;
 	int rc = 0;
 
 	pthread_mutex_lock(&s->lock);
-	for (size_t i = 0; i < l->n && !rc; i++) {
+	for (size_t i = 0; i < l->n; i++) {
 		const struct block *b = &l->blocks[i];
 
 		if (!b->result) {
 			store_mark_sound(ns->ns, b->slot, &b->key);
 		} else if (!repair) {
-			++*bad;
+			*bad += (uint64_t)store_holds(ns->ns, b->slot, &b->key);
 		} else if (store_drop(ns->ns, b->slot, &b->key)) {
 			++*bad;
-			for (uint32_t rank = 0; rank < ranks && !rc; rank++)
-				rc = wipe_header(ns, rank, b->slot);
+			for (uint32_t rank = 0; rank < ranks; rank++) {
+				int wiped = wipe_header(ns, rank, b->slot);
+
+				rc = rc ? rc : wiped; /* the others are seen to all the same */
+			}
 		}
 	}
 	pthread_mutex_unlock(&s->lock);

@@ -515,14 +515,20 @@ int store_drop(struct store_ns *ns, uint32_t slot, const struct tutti_key *key)
 	return 1;
 }
 
+int store_holds(const struct store_ns *ns, uint32_t slot, const struct tutti_key *key)
+{
+	return slot < ns->slots_max && slot_state(slot_at(ns, slot)) == SLOT_COMMITTED &&
+	       !memcmp(&slot_at(ns, slot)->key, key, sizeof(*key));
+}
+
 void store_mark_sound(struct store_ns *ns, uint32_t slot, const struct tutti_key *key)
 {
 	struct slot *s;
 
-	if (slot >= ns->slots_max)
+	if (!store_holds(ns, slot, key))
 		return;
 	s = slot_at(ns, slot);
-	if (slot_state(s) != SLOT_COMMITTED || memcmp(&s->key, key, sizeof(*key)) || block_flags(ns->s, s))
+	if (block_flags(ns->s, s))
 		return;
 	s->commit = ns->s->sync_no;
 	ns->s->dirty = 1;

@@ -181,6 +181,8 @@ int store_report(struct store_ns *ns, const struct tutti_lease *reservation, uin
 /* A reader found block (slot, key) damaged: out of the index, with its descendants, unless the slot holds another key
  * by now. Returns 1 if something was dropped. */
 int store_drop(struct store_ns *ns, uint32_t slot, const struct tutti_key *key);
+/* 1: the slot still holds this key, committed. */
+int store_holds(const struct store_ns *ns, uint32_t slot, const struct tutti_key *key);
 /* verify found it sound: counts as synced after the next sync. */
 void store_mark_sound(struct store_ns *ns, uint32_t slot, const struct tutti_key *key);
 /* at_once: no lane can write to it (it never got the plan, or it reported): slots are free now; else after expiry. */
