@@ -93,10 +93,9 @@ static int check_unused(int fd, const char *path)
 	return 0;
 }
 
-static int reserve_file(struct work *w, uint32_t i)
+static int open_file(struct work *w, uint32_t i)
 {
 	const char *path = w->o->paths[i];
-	struct stat st;
 	int rc;
 
 	w->fd[i] = open(path, O_RDWR | O_CLOEXEC);
@@ -104,13 +103,23 @@ static int reserve_file(struct work *w, uint32_t i)
 		w->fd[i] = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 		w->created[i] = w->fd[i] >= 0;
 	}
-	if (w->fd[i] < 0 || fstat(w->fd[i], &st)) {
+	if (w->fd[i] < 0) {
 		rc = -errno;
 		return err_set(rc, "cannot create %s: %s", path, err_name(rc));
 	}
-	rc = check_unused(w->fd[i], path);
-	if (rc || S_ISBLK(st.st_mode))
-		return rc;
+	return check_unused(w->fd[i], path);
+}
+
+static int reserve_file(struct work *w, uint32_t i)
+{
+	const char *path = w->o->paths[i];
+	struct stat st;
+	int rc;
+
+	if (fstat(w->fd[i], &st))
+		return err_set(-errno, "cannot look at %s: %s", path, err_name(-errno));
+	if (S_ISBLK(st.st_mode))
+		return 0;
 	if (ftruncate(w->fd[i], 0) || ftruncate(w->fd[i], (off_t)w->each))
 		return err_set(-errno, "cannot size %s to %llu bytes: %s", path, (unsigned long long)w->each,
 		               err_name(-errno));
@@ -257,6 +266,9 @@ int tutti_format(const struct tutti_format_opts *o)
 	rc = nvme ? survey_drives(w, &smallest) : survey(o, &smallest);
 	if (!rc)
 		rc = size_each(w, smallest);
+	/* All of them are ours before the first one is changed. */
+	for (uint32_t i = 0; i < o->n_paths && !rc && !nvme; i++)
+		rc = open_file(w, i);
 	for (uint32_t i = 0; i < o->n_paths && !rc && !nvme; i++)
 		rc = reserve_file(w, i);
 	if (!rc && !nvme)

@@ -34,6 +34,8 @@ static int view_and_lock(struct tutti_lane *l, const struct pool *meta, const st
 		rc = store_view(media_table(m), digest, l->rank, &l->view);
 		if (rc || l->view.pool.epoch == locked)
 			break;
+		if (locked)
+			lock_lane_release(fd, locked);
 		rc = lock_lane(fd, l->view.pool.epoch);
 		locked = l->view.pool.epoch;
 	}

@@ -11,6 +11,7 @@
 
 #define STORE_BYTE ((off_t)1 << 62)
 #define LANE_BYTES (STORE_BYTE + ((off_t)1 << 48))
+#define LANE_RANGE ((off_t)1 << 48)
 #define PID_BITS 24
 #define EPOCH_MASK 0xffffull
 #define LANE_POLL_NS 20000000
@@ -33,30 +34,49 @@ int lock_store(int fd)
 
 void lock_store_release(int fd) { lock_at(fd, F_UNLCK, STORE_BYTE); }
 
-int lock_lane_pid(int fd, uint64_t *epoch)
+/* Some lane's lock in [start, start + bytes), both counted from LANE_BYTES. 0: none. */
+static int pid_within(int fd, off_t start, off_t bytes, uint64_t *epoch)
 {
-	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LANE_BYTES, .l_len = (off_t)1 << 48};
+	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LANE_BYTES + start, .l_len = bytes};
 
-	if (fcntl(fd, F_OFD_GETLK, &l) || l.l_type == F_UNLCK || l.l_start < LANE_BYTES)
+	if (!bytes || fcntl(fd, F_OFD_GETLK, &l) || l.l_type == F_UNLCK || l.l_start < LANE_BYTES)
 		return 0;
 	if (epoch)
 		*epoch = (uint64_t)(l.l_start - LANE_BYTES) >> PID_BITS;
 	return (int)((l.l_start - LANE_BYTES) & ((1 << PID_BITS) - 1));
 }
 
+int lock_lane_pid(int fd, uint64_t *epoch) { return pid_within(fd, 0, LANE_RANGE, epoch); }
+
+static off_t lane_at(uint64_t epoch) { return (off_t)((epoch & EPOCH_MASK) << PID_BITS); }
+
+static int other_lane_pid(int fd, uint64_t except)
+{
+	off_t at = lane_at(except), behind = at + ((off_t)1 << PID_BITS);
+	int pid;
+
+	if (!except)
+		return lock_lane_pid(fd, NULL);
+	pid = pid_within(fd, 0, at, NULL);
+	return pid ? pid : pid_within(fd, behind, LANE_RANGE - behind, NULL);
+}
+
+static off_t own_byte(uint64_t epoch) { return LANE_BYTES + lane_at(epoch) + (getpid() & ((1 << PID_BITS) - 1)); }
+
 int lock_lane(int fd, uint64_t epoch)
 {
-	off_t at = LANE_BYTES + (off_t)((epoch & EPOCH_MASK) << PID_BITS) + (getpid() & ((1 << PID_BITS) - 1));
-	int rc = lock_at(fd, F_RDLCK, at);
+	int rc = lock_at(fd, F_RDLCK, own_byte(epoch));
 
 	return rc ? err_set(rc, "cannot lock the pool for a lane: %s", err_name(rc)) : 0;
 }
 
-int lock_wait_lanes(int fd, uint64_t deadline_ns, int *pid)
+void lock_lane_release(int fd, uint64_t epoch) { lock_at(fd, F_UNLCK, own_byte(epoch)); }
+
+int lock_wait_lanes(int fd, uint64_t except, uint64_t deadline_ns, int *pid)
 {
 	const struct timespec nap = {.tv_nsec = LANE_POLL_NS};
 
-	while ((*pid = lock_lane_pid(fd, NULL)) != 0) {
+	while ((*pid = other_lane_pid(fd, except)) != 0) {
 		if (port_now_ns() >= deadline_ns)
 			return -EBUSY;
 		nanosleep(&nap, NULL); /* a lock that goes away wakes nobody */

@@ -15,7 +15,8 @@ void lock_store_release(int fd);
 /* 0, or the pid of some lane that has the pool open. */
 int lock_lane_pid(int fd, uint64_t *epoch);
 int lock_lane(int fd, uint64_t epoch);
-/* Waits to deadline_ns for all lanes to go. -EBUSY: *pid is one that stayed. */
-int lock_wait_lanes(int fd, uint64_t deadline_ns, int *pid);
+void lock_lane_release(int fd, uint64_t epoch);
+/* Waits to deadline_ns for all lanes to go, but those of epoch `except` (0: none). -EBUSY: *pid is one that stayed. */
+int lock_wait_lanes(int fd, uint64_t except, uint64_t deadline_ns, int *pid);
 
 #endif

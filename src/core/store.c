@@ -40,16 +40,23 @@ static int busy(struct tutti_store *s)
 	return -EBUSY;
 }
 
-static int take_lock(struct tutti_store *s, uint64_t wait_ns)
+/* Until no lane is left but those of epoch `except`. */
+static int wait_lanes(struct tutti_store *s, uint64_t except, uint64_t wait_ns)
 {
-	int pid, rc = lock_store(s->pool.fd[0]);
+	int pid, rc = lock_wait_lanes(s->pool.fd[0], except, port_now_ns() + wait_ns, &pid);
 
-	if (rc)
-		return rc == -EBUSY ? busy(s) : err_prefix(rc, "%s", s->pool.path[0]);
-	rc = lock_wait_lanes(s->pool.fd[0], port_now_ns() + wait_ns, &pid);
 	return rc ? err_set(rc, "%s: process %d still has a lane of an earlier store open; wait for it or stop it",
 	                    s->pool.path[0], pid)
 	          : 0;
+}
+
+static int take_lock(struct tutti_store *s, uint64_t wait_ns)
+{
+	int rc = lock_store(s->pool.fd[0]);
+
+	if (rc)
+		return rc == -EBUSY ? busy(s) : err_prefix(rc, "%s", s->pool.path[0]);
+	return wait_lanes(s, 0, wait_ns);
 }
 
 static void free_store(struct tutti_store *s)
@@ -69,6 +76,7 @@ static int open_store(struct tutti_store *s, const struct tutti_store_opts *o)
 	    .paths = o->paths, .n_paths = o->n_paths, .controller = o->controller, .timing = o->timing};
 	struct store_open_opts so = {
 	    .owner_pid = getpid(), .now_ns = now, .progress = o->progress, .progress_arg = o->progress_arg};
+	uint64_t wait_ns = o->lock_wait_ns ? o->lock_wait_ns : LOCK_WAIT_DEFAULT_NS;
 	char host[STORE_HOST_BYTES] = "";
 	int rc;
 
@@ -80,13 +88,19 @@ static int open_store(struct tutti_store *s, const struct tutti_store_opts *o)
 	if (!rc)
 		rc = media_new(s->pool.ops, s->pool.ctrl, &s->pool.info, &s->background);
 	if (!rc)
-		rc = take_lock(s, o->lock_wait_ns ? o->lock_wait_ns : LOCK_WAIT_DEFAULT_NS);
+		rc = take_lock(s, wait_ns);
 	if (rc)
 		return rc;
 	gethostname(host, sizeof(host) - 1);
 	so.owner_host = host;
 	rc = store_open(media_table(s->media), &so, &s->st);
-	return rc ? err_prefix(rc, "%s", s->pool.path[0]) : 0;
+	if (rc)
+		return err_prefix(rc, "%s", s->pool.path[0]);
+	/* A lane may have come in after the look above and before the new epoch was on the medium: it believes in the old one. */
+	rc = wait_lanes(s, store_epoch(s->st), wait_ns);
+	if (rc)
+		store_abandon(s->st);
+	return rc;
 }
 
 int tutti_store_open(const struct tutti_store_opts *o, struct tutti_store **out)
