@@ -67,7 +67,7 @@ const char *err_name(int result)
 	if (result == 0)
 		return "success";
 	if (result < 0) {
-		name = strerrordesc_np(-result);
+		name = result > -4096 ? strerrordesc_np(-result) : NULL; /* errno is small; INT_MIN has no negative */
 		if (name)
 			return name;
 		snprintf(unknown, sizeof(unknown), "error %d", result);

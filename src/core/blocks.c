@@ -136,7 +136,7 @@ static int complete_retrieve(struct tutti_ns *ns, const struct wire_blob *b, con
 		struct tutti_key key;
 
 		memcpy(key.b, e.key, sizeof(key.b));
-		if (store_says_damaged(e.value))
+		if (core_says_damaged(e.value))
 			*bad += (size_t)store_drop(ns->ns, e.slot, &key);
 	}
 	return 0;

@@ -265,8 +265,8 @@ int tutti_store_layer(struct tutti_plan *p, uint32_t layer)
 /* ---- wait and report ---- */
 
 /*
- * Waits for one step; a store that waits behind reads is pushed on, since nobody else may come by to do so. What waits in the
- * queue of a dead lane will never be issued: -ENOTRECOVERABLE.
+ * Waits for one step; a store that waits behind reads is pushed on, since nobody else may come by to do so. What waits
+ * in the queue of a dead lane will never be issued: -ENOTRECOVERABLE.
  */
 static int wait_step(struct tutti_plan *p, uint32_t at, uint64_t deadline_ns)
 {

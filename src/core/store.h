@@ -36,9 +36,9 @@ struct tutti_store {
 	pthread_mutex_t sync_lock; /* one sync at a time */
 };
 
-/* A block's result says that it is bad on disk: a media error (status code type 2), a checksum, another block's header. A
- * timeout or a dropped plan says nothing about it. */
-static inline int store_says_damaged(int result) { return result >> 8 == 2 || result == -EBADMSG || result == -ESTALE; }
+/* A block's result says that it is bad on disk: a media error (status code type 2), a checksum, another block's
+ * header. A timeout or a dropped plan says nothing about it. */
+static inline int core_says_damaged(int result) { return result >> 8 == 2 || result == -EBADMSG || result == -ESTALE; }
 
 int background_start(struct tutti_store *s);
 void background_stop(struct tutti_store *s);

@@ -166,7 +166,7 @@ static int batch_read(struct batch *b, struct block *blocks, uint32_t n)
 	for (uint32_t i = 0; i < n && !rc; i++) {
 		int32_t result = blob_entries(blob)[i].value;
 
-		if (result && !store_says_damaged(result))
+		if (result && !core_says_damaged(result))
 			rc = err_set(result, "verify: blocks could not be read (%s); that says nothing about them",
 			             err_name(result));
 		if (!blocks[i].result)

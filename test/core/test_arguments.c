@@ -1,6 +1,6 @@
 /*
- * test_arguments.c - every public call with every argument that it can't use: an error, a message that names the matter,
- * no crash, nothing changed. And numbers of IOCBs that a caller makes up.
+ * test_arguments.c - every public call with every argument that it can't use: an error, a message that names the
+ * matter, no crash, nothing changed. And numbers of IOCBs that a caller makes up.
  */
 #include <errno.h>
 #include <unistd.h>
@@ -54,12 +54,8 @@ static void null_store_calls(void)
 	struct tutti_store_opts so = TUTTI_STORE_OPTS_INIT;
 	struct tutti_pool_info pool;
 	struct tutti_ns_info info;
-	struct tutti_lease lease = {0};
 	struct tutti_store *s;
 	struct tutti_ns *ns;
-	size_t n, first, bytes;
-	uint8_t blob[1024];
-	uint64_t a, b;
 	const char *none = NULL;
 	int seven = 7;
 
@@ -94,6 +90,17 @@ static void null_store_calls(void)
 	REFUSED(tutti_ns_each(NULL, each, &seven), -EINVAL, "NULL");
 	REFUSED(tutti_ns_each(r.ns, NULL, NULL), -EINVAL, "NULL");
 	CHECK_EQ(tutti_ns_each(r.ns, each, &seven), 7);
+	rig_down(&r);
+}
+
+static void null_block_calls(void)
+{
+	struct tutti_lease lease = {0};
+	size_t n, first, bytes;
+	uint8_t blob[1024];
+	uint64_t a, b;
+
+	begin();
 	REFUSED(tutti_lookup(r.ns, NULL, 1, 0, &n, NULL), -EINVAL, "NULL");
 	REFUSED(tutti_lookup(r.ns, keys, 1, 0, NULL, NULL), -EINVAL, "NULL");
 	CHECK_EQ(tutti_lookup(r.ns, NULL, 0, LONG, &n, &lease), 0); /* nothing is there of nothing */
@@ -137,11 +144,7 @@ static void null_lane_calls(void)
 	struct tutti_kv_layout kv;
 	struct tutti_lane_info info;
 	struct tutti_lane_stats st;
-	struct tutti_lease lease;
-	struct tutti_plan *p;
 	struct tutti_lane *l;
-	uint8_t blob[1024];
-	size_t n, bytes;
 
 	begin();
 	lo.paths = r.paths;
@@ -164,9 +167,6 @@ static void null_lane_calls(void)
 	lo.deadline_ns = UINT64_MAX;
 	lo.bounce_bytes = UINT64_MAX;
 	CHECK_EQ(tutti_lane_open(&lo, &r.digest, &l), 0);
-	CHECK_EQ(tutti_lookup(r.ns, keys, N, UINT64_MAX, &n, &lease), 0);
-	CHECK_EQ(tutti_plan_blob(r.ns, &lease, 0, N, blob, sizeof(blob), &bytes), 0);
-	REFUSED(tutti_plan_open(l, blob, bytes, blocks, N, &p), -EINVAL, "register");
 	REFUSED(tutti_lane_register(NULL, &r.kv[0]), -EINVAL, "NULL");
 	REFUSED(tutti_lane_register(l, NULL), -EINVAL, "NULL");
 	kv = r.kv[0];
@@ -186,6 +186,29 @@ static void null_lane_calls(void)
 	REFUSED(tutti_lane_get_info(l, NULL), -EINVAL, "NULL");
 	REFUSED(tutti_lane_stats(NULL, &st), -EINVAL, "NULL");
 	REFUSED(tutti_lane_stats(l, NULL), -EINVAL, "NULL");
+	CHECK_EQ(tutti_lane_close(l), 0);
+	CHECK_EQ(tutti_lane_close(NULL), 0);
+	rig_down(&r);
+}
+
+static void null_plan_calls(void)
+{
+	struct tutti_lane_opts lo = TUTTI_LANE_OPTS_INIT;
+	struct tutti_lease lease;
+	struct tutti_plan *p;
+	struct tutti_lane *l;
+	uint8_t blob[1024];
+	size_t n, bytes;
+
+	begin();
+	lo.paths = r.paths;
+	lo.n_paths = 1;
+	lo.deadline_ns = UINT64_MAX;
+	CHECK_EQ(tutti_lane_open(&lo, &r.digest, &l), 0);
+	CHECK_EQ(tutti_lookup(r.ns, keys, N, UINT64_MAX, &n, &lease), 0);
+	CHECK_EQ(tutti_plan_blob(r.ns, &lease, 0, N, blob, sizeof(blob), &bytes), 0);
+	REFUSED(tutti_plan_open(l, blob, bytes, blocks, N, &p), -EINVAL, "register");
+	CHECK_EQ(tutti_lane_register(l, &r.kv[0]), 0);
 	REFUSED(tutti_plan_open(NULL, blob, bytes, blocks, N, &p), -EINVAL, "NULL");
 	REFUSED(tutti_plan_open(l, NULL, bytes, blocks, N, &p), -EBADMSG, "blob");
 	REFUSED(tutti_plan_open(l, blob, bytes, NULL, N, &p), -EINVAL, "NULL");
@@ -213,7 +236,6 @@ static void null_lane_calls(void)
 		CHECK_EQ(rig_wrong(&r, 0, blocks[i], &keys[i]), 0);
 	CHECK_EQ(tutti_release(r.ns, &lease), 0);
 	CHECK_EQ(tutti_lane_close(l), 0);
-	CHECK_EQ(tutti_lane_close(NULL), 0);
 	rig_down(&r);
 }
 
@@ -365,7 +387,9 @@ int main(void)
 	rig_dir(scratch_begin_in_memory());
 	CHECK_RUN(null_words);
 	CHECK_RUN(null_store_calls);
+	CHECK_RUN(null_block_calls);
 	CHECK_RUN(null_lane_calls);
+	CHECK_RUN(null_plan_calls);
 	CHECK_RUN(null_gio_calls);
 	CHECK_RUN(made_up_numbers);
 	scratch_end();

@@ -1,6 +1,7 @@
 /*
- * test_dead.c - a device that answers no more, seen from every side: a dead lane says so at once wherever it is asked and
- * frees nothing; metadata whose transfer hangs is an error, never something that was read; verify blames no block for it.
+ * test_dead.c - a device that answers no more, seen from every side: a dead lane says so at once wherever it is asked
+ * and frees nothing; metadata whose transfer hangs is an error, never something that was read; verify blames no block
+ * for it.
  */
 #include <errno.h>
 #include <unistd.h>

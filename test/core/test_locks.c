@@ -1,6 +1,6 @@
 /*
- * test_locks.c - who may: a lane that slips in while a new store opens, between its look at the locks and its new epoch; a
- * format of several devices of which one is somebody's.
+ * test_locks.c - who may: a lane that slips in while a new store opens, between its look at the locks and its new
+ * epoch; a format of several devices of which one is somebody's.
  */
 #include <errno.h>
 #include <fcntl.h>
