@@ -180,6 +180,7 @@ struct tutti_pool_info {
 	uint32_t n_namespaces;
 	uint64_t index_bytes;      /* RAM held by the index */
 	uint64_t recovered_slots, recovered_orphans, recovered_bad; /* of the last open */
+	uint64_t damaged_records; /* at the last open: of namespaces and segments, lost with all their blocks */
 };
 
 /* Counters of a lane since it was opened; a snapshot. */

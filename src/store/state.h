@@ -103,7 +103,7 @@ enum segment_state {
 };
 
 struct segment {
-	uint8_t state, prewritten, prewrite_failed, copy;
+	uint8_t state, prewritten, prewrite_failed, copy, damaged;
 	uint32_t owner; /* number of the namespace */
 	uint32_t stamp; /* last use of any of its blocks, or of a descendant: the owner's clock */
 	uint32_t busy;  /* slots that are RESERVED, DEAD, ZOMBIE or pinned */
@@ -145,7 +145,7 @@ struct store {
 	uint64_t next_sequence;
 	uint32_t sync_no, synced, unsafe_low, unsafe_high; /* commits in (low, high]: their flush failed */
 	int dirty, was_clean;
-	uint64_t recovered_slots, recovered_orphans, recovered_bad;
+	uint64_t recovered_slots, recovered_orphans, recovered_bad, damaged_records;
 	uint64_t (*now_ns)(void *arg);
 	void *now_arg;
 	tutti_progress_fn progress;
@@ -194,6 +194,8 @@ int store_table_format(const struct store_media *m, const struct wire_super *sup
 int store_table_read(struct store *s);
 int store_table_write_ns(struct store_ns *ns);
 int store_table_write_segment(struct store *s, uint32_t segment);
+/* After open: writes again what had a damaged copy. A failure is logged; the other copy is there. */
+void store_table_heal(struct store *s);
 /* For a lane: the record of a digest. */
 int store_table_find_ns(const struct store_media *m, const struct wire_super *super, const struct tutti_key *digest,
                         struct wire_ns *out);

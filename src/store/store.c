@@ -120,6 +120,7 @@ int store_open(const struct store_media *m, const struct store_open_opts *o, str
 		store_free(s);
 		return r;
 	}
+	store_table_heal(s);
 	*out = s;
 	return 0;
 }
@@ -223,4 +224,5 @@ void store_info(struct store *s, struct tutti_pool_info *out)
 	out->recovered_slots = s->recovered_slots;
 	out->recovered_orphans = s->recovered_orphans;
 	out->recovered_bad = s->recovered_bad;
+	out->damaged_records = s->damaged_records;
 }

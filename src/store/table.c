@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define BATCH_PAGES 256u
+#define WRITTEN_BYTES_MIN 64u /* a namespace record has more: magic, uuid, digest, the record itself */
 
 static uint64_t page_sum(const void *page)
 {
@@ -77,7 +78,15 @@ static int segment_sound(const struct wire_segment *w, const struct wire_super *
 	       w->sum == page_sum(w) && !memcmp(w->uuid, super->uuid, sizeof(w->uuid));
 }
 
-static int all_zeros(const uint8_t *page) { return !page[0] && !memcmp(page, page + 1, WIRE_PAGE_BYTES - 1); }
+/* Was something written here? A page that was never used is zeros, but for bits that the medium turned over. */
+static int was_written(const uint8_t *page)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < WIRE_PAGE_BYTES; i++)
+		n += page[i] != 0;
+	return n >= WRITTEN_BYTES_MIN;
+}
 
 /* Of the two copies at w: the number of the better one, or -1. */
 static int ns_choose(const struct wire_ns *w, const struct wire_super *super, uint32_t number)
@@ -106,10 +115,12 @@ static int read_namespaces(struct store *s, uint8_t *batch)
 			if (r == -EBADMSG) {
 				log_warn("namespace %u: its record makes no sense (%s); its blocks are lost", i,
 				         err_text());
+				s->damaged_records++;
 				r = 0;
 			}
-		} else if (!all_zeros((const uint8_t *)&w[0]) && !all_zeros((const uint8_t *)&w[1])) {
+		} else if (was_written((const uint8_t *)&w[0]) && was_written((const uint8_t *)&w[1])) {
 			log_warn("namespace %u: both copies of its record are damaged; its blocks are lost", i);
+			s->damaged_records++;
 		}
 	}
 	return r;
@@ -145,14 +156,15 @@ static int read_segments(struct store *s, uint8_t *batch)
 			int first = segment_sound(&w[0], &s->super, at + i),
 			    second = segment_sound(&w[1], &s->super, at + i);
 
-			if (!first && !second)
-				log_warn("segment %u: both copies of its record are damaged; its blocks are lost",
-				         at + i);
-			else if (first && second)
-				segment_take(s, at + i, &w[w[1].sequence > w[0].sequence],
-				             w[1].sequence > w[0].sequence);
-			else
-				segment_take(s, at + i, &w[second], (uint32_t)second);
+			uint32_t best = first && second ? w[1].sequence > w[0].sequence : (uint32_t)second;
+
+			s->segments[at + i].damaged = (uint8_t)(!first || !second);
+			if (first || second) {
+				segment_take(s, at + i, &w[best], best);
+				continue;
+			}
+			log_warn("segment %u: both copies of its record are damaged; its blocks are lost", at + i);
+			s->damaged_records++;
 		}
 	}
 	return r;
@@ -209,23 +221,39 @@ int store_table_write_segment(struct store *s, uint32_t segment)
 	struct segment *g = &s->segments[segment];
 	struct wire_segment *w = (struct wire_segment *)(void *)s->page;
 	uint64_t offset = s->super.segment_start_bytes + 2ull * segment * WIRE_PAGE_BYTES;
-	int r;
+	int r = 0;
 
 	segment_fill(w, s->super.uuid, segment);
-	w->sequence = ++g->sequence;
 	w->flags = g->prewritten ? WIRE_SEGMENT_PREWRITTEN : 0;
 	w->first_sequence = g->first_sequence;
 	if (g->state == SEGMENT_OWNED) {
 		w->owner = g->owner;
 		w->generation = s->ns[g->owner]->generation;
 	}
-	w->sum = page_sum(w);
-	r = store_io_write(&s->media, 0, offset + !g->copy * (uint64_t)WIRE_PAGE_BYTES, w, sizeof(*w));
-	if (!r)
-		r = store_io_flush(&s->media, 0);
-	if (!r)
-		g->copy = !g->copy;
+	/* Both copies: if only one were new and the medium lost it, the older owner would count, and all blocks be
+	 * lost. */
+	for (int i = 0; !r && i < 2; i++) {
+		w->sequence = ++g->sequence;
+		w->sum = 0;
+		w->sum = page_sum(w);
+		r = store_io_write(&s->media, 0, offset + !g->copy * (uint64_t)WIRE_PAGE_BYTES, w, sizeof(*w));
+		if (!r)
+			r = store_io_flush(&s->media, 0);
+		if (!r)
+			g->copy = !g->copy;
+	}
 	return r;
+}
+
+void store_table_heal(struct store *s)
+{
+	for (uint32_t i = 0; i < s->n_segments; i++) {
+		if (!s->segments[i].damaged)
+			continue;
+		log_note("segment %u: a copy of its record was damaged and is written again", i);
+		if (store_table_write_segment(s, i))
+			log_warn("segment %u: its record could not be written again: %s", i, err_text());
+	}
 }
 
 int store_table_find_ns(const struct store_media *m, const struct wire_super *super, const struct tutti_key *digest,

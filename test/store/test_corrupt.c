@@ -15,8 +15,8 @@ static struct ram_media ram;
 static uint8_t *image; /* of the sound pool */
 static struct store *store;
 static struct store_ns *ns;
-static uint64_t seed = 99, meta_bytes, right, miss, refused;
-static uint64_t blocks_there;
+static uint64_t seed = 99, meta_bytes, segments_end, right, miss, refused;
+static uint64_t blocks_there, damaged_records;
 
 static void put(int from, int n)
 {
@@ -93,6 +93,7 @@ static void make_pool(int clean)
 	store = NULL;
 	CHECK_EQ(store_probe(&ram.m, 0, &p), 0);
 	meta_bytes = p.device_bytes - p.n_segments * p.chunk_bytes;
+	segments_end = 16384 + 2ull * (STORE_NAMESPACES_MAX + p.n_segments) * 4096;
 	image = realloc(image, POOL);
 	memcpy(image, ram.mem[0], POOL);
 }
@@ -101,6 +102,7 @@ static void make_pool(int clean)
 static void judge(void)
 {
 	struct store_open_opts o = lane_open_opts();
+	struct tutti_pool_info info;
 	int r = store_open(&ram.m, &o, &store);
 
 	if (r) {
@@ -110,6 +112,8 @@ static void judge(void)
 		return;
 	}
 	CHECK_EQ(store_check(store), 0);
+	store_info(store, &info);
+	damaged_records = info.damaged_records;
 	right = miss = 0;
 	for (uint32_t i = 0; !store_ns_at(store, i, &ns); i++)
 		CHECK_EQ(store_ns_each(ns, read_one, ns), 0);
@@ -138,7 +142,7 @@ static void damage_page(uint8_t *page)
 	}
 }
 
-/* One page, anywhere in the metadata: the other copy is there. */
+/* One page, anywhere in the metadata: the other copy is there, says the same, and not one block is lost. */
 static void one_page_damaged(void)
 {
 	for (int clean = 0; clean < 2; clean++) {
@@ -149,9 +153,41 @@ static void one_page_damaged(void)
 				restore();
 				damage_page(ram.mem[0] + page);
 				judge();
+				CHECK_EQ(right, blocks_there);
+				CHECK_EQ(damaged_records, 0);
+				/* What was damaged was written again: the other copy may go now. */
+				memset(ram.mem[0] + (page ^ 4096), 0xa5, 4096);
+				if (page >= 16384 + 2 * 64 * 4096 && page < segments_end) {
+					judge();
+					CHECK_EQ(right, blocks_there);
+				}
 			}
 		CHECK_EQ(refused, 0);
 	}
+}
+
+/* Both copies of a record: what it held is lost, and that is said; one bit in pages that were never used is nothing. */
+static void both_copies_damaged(void)
+{
+	uint64_t lost = 0;
+
+	make_pool(0);
+	for (uint64_t record = 16384; record < segments_end; record += 8192) {
+		restore();
+		memset(ram.mem[0] + record, 0x5a, 8192);
+		judge();
+		CHECK(damaged_records == 1 || damaged_records == 0);
+		lost += right < blocks_there;
+		if (right < blocks_there)
+			CHECK_EQ(damaged_records, 1);
+	}
+	CHECK(lost > 10);
+	restore();
+	ram.mem[0][16384 + 60 * 8192 + 5] ^= 1; /* a namespace's record that was never written */
+	ram.mem[0][16384 + 60 * 8192 + 5000] ^= 1;
+	judge();
+	CHECK_EQ(right, blocks_there);
+	CHECK_EQ(damaged_records, 0);
 }
 
 /* A flipped bit in the checkpoint, in a superblock or in a newer record costs nothing: all blocks are found, by
@@ -244,6 +280,7 @@ int main(void)
 {
 	ram_keep_heap();
 	CHECK_RUN(one_page_damaged);
+	CHECK_RUN(both_copies_damaged);
 	CHECK_RUN(checkpoint_flips_cost_nothing);
 	CHECK_RUN(many_pages_damaged);
 	CHECK_RUN(header_bits);
