@@ -46,7 +46,8 @@ static json_t *pool_json(const struct tutti_pool_info *p)
 	            {"index_bytes", p->index_bytes},
 	            {"recovered_slots", p->recovered_slots},
 	            {"recovered_orphans", p->recovered_orphans},
-	            {"recovered_bad", p->recovered_bad}};
+	            {"recovered_bad", p->recovered_bad},
+	            {"damaged_records", p->damaged_records}};
 
 	for (size_t k = 0; k < sizeof(more) / sizeof(more[0]); k++)
 		json_object_set_new(o, more[k].name, cli_json_u64(more[k].value));
@@ -225,8 +226,8 @@ static const struct cli_option verify_options[] = {
 static int verify_ns(const struct cli_call *call, struct tutti_store *s, uint32_t i, int repair, json_t *list,
                      uint64_t *bad)
 {
-	uint64_t checked = 0, ns_bad = 0;
-	struct tutti_ns_info info;
+	uint64_t checked = 0, ns_bad = 0, gone = 0;
+	struct tutti_ns_info info, after;
 	struct tutti_ns *ns;
 	int status = CLI_DONE, result;
 
@@ -240,11 +241,19 @@ static int verify_ns(const struct cli_call *call, struct tutti_store *s, uint32_
 	if (result && !ns_bad)
 		return cli_fail(call, result, "verifying");
 	*bad += ns_bad;
-	json_array_append_new(list, json_pack("{s:i, s:s, s:o, s:o}", "namespace", (int)i, "model", info.model,
-	                                      "checked", cli_json_u64(checked), "damaged", cli_json_u64(ns_bad)));
-	if (!call->json)
-		printf("namespace %u, %s: %" PRIu64 " blocks checked, %" PRIu64 " damaged%s\n", i, info.model, checked,
-		       ns_bad, ns_bad && repair ? ", taken out" : "");
+	/* What hangs below a damaged block can't be reached without it, and goes with it. */
+	if (repair && !tutti_ns_get_info(ns, &after) && after.committed < info.committed)
+		gone = info.committed - after.committed;
+	json_array_append_new(list, json_pack("{s:i, s:s, s:o, s:o, s:o}", "namespace", (int)i, "model", info.model,
+	                                      "checked", cli_json_u64(checked), "damaged", cli_json_u64(ns_bad),
+	                                      "taken_out", cli_json_u64(gone)));
+	if (!call->json && gone)
+		printf("namespace %u, %s: %" PRIu64 " blocks checked, %" PRIu64 " damaged; %" PRIu64
+		       " taken out, those below the damaged ones included\n",
+		       i, info.model, checked, ns_bad, gone);
+	else if (!call->json)
+		printf("namespace %u, %s: %" PRIu64 " blocks checked, %" PRIu64 " damaged\n", i, info.model, checked,
+		       ns_bad);
 	return CLI_DONE;
 }
 
@@ -266,11 +275,15 @@ static int run_verify(const struct cli_call *call)
 	last = a->ns == UINT64_MAX ? info.n_namespaces : a->ns + 1;
 	for (uint64_t i = first; i < last && status == CLI_DONE; i++)
 		status = verify_ns(call, s, (uint32_t)i, a->repair, list, &bad);
-	if (status == CLI_DONE && bad)
+	if (status == CLI_DONE && (bad || info.damaged_records || info.recovered_bad))
 		status = CLI_FINDING;
+	if (!call->json && (info.damaged_records || info.recovered_bad))
+		printf("lost when the pool was opened: %" PRIu64 " records of namespaces or segments, %" PRIu64
+		       " headers of blocks were damaged\n",
+		       info.damaged_records, info.recovered_bad);
 	if (!call->json && !info.n_namespaces)
 		printf("the pool is empty\n");
-	if (!call->json && status == CLI_FINDING && !a->repair)
+	if (!call->json && bad && !a->repair)
 		fprintf(stderr,
 		        "tutti verify: %" PRIu64 " damaged blocks; they are never given back, only take space. "
 		        "'tutti verify --repair' takes them out.\n",

@@ -23,6 +23,7 @@
 struct block {
 	struct tutti_key key;
 	uint32_t slot;
+	uint32_t depth;
 	int32_t result; /* of all ranks so far: 0, or why it is bad */
 };
 
@@ -56,8 +57,7 @@ static int collect(void *arg, const struct tutti_key *key, const struct tutti_ke
 		l->room = room;
 	}
 	(void)parent;
-	(void)depth;
-	l->blocks[l->n++] = (struct block){.key = *key, .slot = slot};
+	l->blocks[l->n++] = (struct block){.key = *key, .slot = slot, .depth = depth};
 	return 0;
 }
 
@@ -66,6 +66,13 @@ static int by_slot(const void *a, const void *b)
 	const struct block *x = a, *y = b;
 
 	return x->slot < y->slot ? -1 : x->slot > y->slot;
+}
+
+static int deepest_first(const void *a, const void *b)
+{
+	const struct block *x = a, *y = b;
+
+	return x->depth > y->depth ? -1 : x->depth < y->depth;
 }
 
 /* A lane of one rank, with a buffer that a batch of blocks fits. */
@@ -261,6 +268,8 @@ int tutti_verify(struct tutti_ns *ns, int repair, tutti_progress_fn progress, vo
 		qsort(l.blocks, l.n, sizeof(*l.blocks), by_slot);
 		for (uint32_t rank = 0; rank < info.ranks && !rc; rank++)
 			rc = verify_rank(ns, rank, &l, progress, arg);
+		/* Children before their parents: dropping a parent takes them along, and their headers would stay. */
+		qsort(l.blocks, l.n, sizeof(*l.blocks), deepest_first);
 		if (!rc)
 			rc = judge(ns, info.ranks, &l, repair, bad);
 		*checked = rc ? 0 : l.n;
