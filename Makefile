@@ -34,8 +34,22 @@ CPPFLAGS = -D_GNU_SOURCE -Iinclude -Isrc
 TEST_CPPFLAGS = -Itest -I.
 ALL_CFLAGS = -std=c11 $(CPPFLAGS) $(CFLAGS) -fPIC -pthread $(WARNINGS) $(CFLAGS_EXTRA)
 ALL_LDFLAGS = -pthread -Wl,--as-needed $(CFLAGS_EXTRA) $(LDFLAGS_EXTRA)
-LIBS = -luring -lxxhash -lcrypto -lpthread -lm
+LIBS = -luring -lxxhash -lcrypto -lpthread -lm $(CUDA_LIBS)
 CLI_LIBS = -ljansson -llzma $(LIBS)
+
+# CUDA=1 (make cuda): the GPU executor is part of the library; the only part that nvcc compiles.
+CUDA =
+CUDA_HOME = $(patsubst %/bin/nvcc,%,$(or $(shell command -v nvcc 2> /dev/null),/usr/local/cuda/bin/nvcc))
+NVCC = $(CUDA_HOME)/bin/nvcc
+NVCC_ARCH = -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
+	-gencode arch=compute_90,code=compute_90
+NVCC_FLAGS = -std=c++17 -O2 -g -lineinfo $(NVCC_ARCH) $(CPPFLAGS) -DTUTTI_CUDA -Werror all-warnings \
+	-Xcompiler -fPIC,-Wall,-Wextra
+ifneq ($(CUDA),)
+CPPFLAGS += -DTUTTI_CUDA -isystem $(CUDA_HOME)/include
+CUDA_OBJ = $(BUILD)/obj/src/exec/cuda.cu.o
+CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
+endif
 
 LIB_SRC := $(foreach r,$(ROOMS),$(sort $(wildcard src/$(r)/*.c)))
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
@@ -68,8 +82,8 @@ MICRO = $(patsubst bench/micro/%.c,$(BUILD)/micro/%,$(MICRO_SRC))
 EXAMPLES = $(call prog,$(EXAMPLE_SRC))
 TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(PARTS)
 
-.PHONY: all lib cli demo test test-nvme test-programs check tidy bench bench-programs fuzz fuzz-programs soak sanitize \
-	sanitize-programs asan-programs tsan-programs install clean help FORCE
+.PHONY: all lib cli cuda demo test test-nvme test-programs check tidy bench bench-programs fuzz fuzz-programs soak \
+	sanitize sanitize-programs asan-programs tsan-programs install clean help FORCE
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
@@ -92,6 +106,12 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@echo "  CC    $<"
 	@$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
 
+$(BUILD)/obj/src/exec/cuda.cu.o: src/exec/cuda.cu $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  NVCC  $<"
+	@$(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
+-include $(BUILD)/obj/src/exec/cuda.cu.d
+
 # Archives are made anew (an object whose source is gone must not stay), by appending: two rooms may have a header.c.
 define archive
 @echo "  AR    $@"
@@ -106,20 +126,20 @@ define link
 @$(CC) $(ALL_LDFLAGS) $(filter %.o,$^) $(filter %.a,$^)
 endef
 
-$(STATIC): $(call obj,$(LIB_SRC))
+$(STATIC): $(call obj,$(LIB_SRC)) $(CUDA_OBJ)
 	@$(LD) -r $^ -o $(BUILD)/obj/tutti.o
 	@$(OBJCOPY) --wildcard --keep-global-symbol='tutti_*' --keep-global-symbol='gio_*' $(BUILD)/obj/tutti.o
 	@echo "  AR    $@"
 	@rm -f $@
 	@$(AR) rcs $@ $(BUILD)/obj/tutti.o
-$(PARTS): $(call obj,$(LIB_SRC))
+$(PARTS): $(call obj,$(LIB_SRC)) $(CUDA_OBJ)
 	$(archive)
 $(CLI_PARTS): $(call obj,$(filter-out src/cli/main.c,$(CLI_SRC)))
 	$(archive)
 $(SUPPORT): $(call obj,$(SUPPORT_SRC))
 	$(archive)
 
-$(SHARED): $(call obj,$(LIB_SRC)) tools/libtutti.map
+$(SHARED): $(call obj,$(LIB_SRC)) $(CUDA_OBJ) tools/libtutti.map
 	@echo "  LINK  $@"
 	@$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=tools/libtutti.map -Wl,-z,defs \
 		$(filter %.o,$^) $(LIBS) -o $@
@@ -156,6 +176,11 @@ $(BUILD)/tutti.bash: $(CLI)
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(CLI_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(FUZZ_SRC) $(SOAK_SRC) \
 	$(BENCH_SRC) $(MICRO_SRC) $(EXAMPLE_SRC)))
+
+# ---- the GPU ----
+
+cuda: ## with the GPU executor, into $(BUILD)/cuda: library, command, tests, micro benchmarks (needs nvcc)
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/cuda CUDA=1 all test-programs bench-programs
 
 # ---- trying it ----
 

@@ -185,6 +185,13 @@ int tutti_retrieve_layer(struct tutti_plan *p, uint32_t layer);
  */
 int tutti_wait_layer(struct tutti_plan *p, uint32_t layer, uint64_t deadline_ns);
 /*
+ * The same on the GPU: `stream` (a CUstream or cudaStream_t) goes on when the layer is done; the caller does not wait.
+ * In every outcome: ask tutti_wait_layer or tutti_plan_failed whether all blocks are good before the result is used.
+ * Not while the stream is captured into a graph. Any thread. -ENOTSUP: the lane's executor is not the GPU, or its
+ * driver has no stream memory operations. After tutti_plan_finish such waits remain satisfied.
+ */
+int tutti_wait_layer_stream(struct tutti_plan *p, uint32_t layer, void *stream);
+/*
  * Queues one layer's store; the engine must not change the blocks until tutti_plan_finish returned. Deferred while
  * reads are in flight. -EAGAIN: the bounded queue is full; the whole plan is dropped (nothing of it will be
  * published) and later calls return -ECANCELED. Layers may come in any order, each once.

@@ -89,6 +89,9 @@ enum tutti_op { TUTTI_RETRIEVE = 1, TUTTI_STORE = 2 };
 /* Which controller answers a lane's queues. */
 enum tutti_controller { TUTTI_CTRL_AUTO = 0, TUTTI_CTRL_VIRT = 1, TUTTI_CTRL_MODEL = 2, TUTTI_CTRL_NULL = 3 };
 
+/* Who runs the I/O kernels. AUTO: the GPU when the registered KV memory is the GPU's, else host threads. */
+enum tutti_executor { TUTTI_EXEC_AUTO = 0, TUTTI_EXEC_HOST = 1, TUTTI_EXEC_CUDA = 2 };
+
 /* Timing of the model controller. 0 is unlimited. */
 struct tutti_model_timing {
 	uint64_t read_bytes_per_s;
@@ -153,6 +156,7 @@ struct tutti_lane_opts {
 	uint32_t store_queue_layers;  /* bound of queued layer stores; 0: 4096 */
 	int no_verify;                /* 1: checksums are not compared on retrieve. Refused for what was not synced */
 	int no_sgl;                   /* 1: use PRP lists */
+	enum tutti_executor executor;
 };
 #define TUTTI_LANE_OPTS_INIT {.size = sizeof(struct tutti_lane_opts)}
 

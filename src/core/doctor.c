@@ -20,6 +20,7 @@
 
 #include "base/err.h"
 #include "core/pci.h"
+#include "exec/exec.h"
 #include "tutti/tutti.h"
 
 #define REGISTER_TRY_BYTES (16ull << 20)
@@ -158,9 +159,9 @@ static const char *fs_name(const char *path)
 	static const struct {
 		unsigned long magic;
 		const char *name;
-	} known[] = {{0xEF53, "ext4"},      {0x58465342, "xfs"},    {0x9123683E, "btrfs"},      {0x01021994, "tmpfs"},
-	             {0x794C7630, "overlay"}, {0x2FC12FC1, "zfs"},    {0x6969, "nfs"},            {0xF2F52010, "f2fs"},
-	             {0x65735546, "fuse"},    {0x858458F6, "ramfs"},  {0x01021997, "9p"},         {0xCA451A4E, "bcachefs"}};
+	} known[] = {{0xEF53, "ext4"},        {0x58465342, "xfs"},   {0x9123683E, "btrfs"}, {0x01021994, "tmpfs"},
+	             {0x794C7630, "overlay"}, {0x2FC12FC1, "zfs"},   {0x6969, "nfs"},       {0xF2F52010, "f2fs"},
+	             {0x65735546, "fuse"},    {0x858458F6, "ramfs"}, {0x01021997, "9p"},    {0xCA451A4E, "bcachefs"}};
 	struct statfs s;
 
 	if (statfs(path, &s))
@@ -348,10 +349,24 @@ static void check_iommu(struct doctor *d, const struct pci_found *f)
 		     "off or not there: no NVMe function can be driven from user space through vfio");
 }
 
+static void check_cuda(struct doctor *d, const struct pci_found *f)
+{
+	char text[160];
+	int rc = exec_cuda_probe(text, sizeof(text));
+
+	if (!rc)
+		line(d, "CUDA", TUTTI_DOCTOR_OK, "", "%s", text);
+	else if (rc != -ENOSYS || f->gpus)
+		line(d, "CUDA", TUTTI_DOCTOR_MISSING, rc == -ENOSYS ? "make cuda" : "", "%s", text);
+}
+
 static void say_path(struct doctor *d)
 {
-	line(d, "would be used", TUTTI_DOCTOR_OK, "", "controller virt (io_uring) on %s, executor host (CPU threads)",
-	     d->path);
+	char text[160];
+	int gpu = exec_cuda_probe(text, sizeof(text)) == 0;
+
+	line(d, "would be used", TUTTI_DOCTOR_OK, "", "controller virt (io_uring) on %s, executor %s", d->path,
+	     gpu ? "cuda where the KV memory is the GPU's, else host (CPU threads)" : "host (CPU threads)");
 }
 
 int tutti_doctor(const char *path, tutti_doctor_fn fn, void *arg)
@@ -373,6 +388,7 @@ int tutti_doctor(const char *path, tutti_doctor_fn fn, void *arg)
 	check_cpu(&d);
 	core_pci_find(&found);
 	check_gpu(&d, &found);
+	check_cuda(&d, &found);
 	check_nvme(&d, &found);
 	check_iommu(&d, &found);
 	say_path(&d);

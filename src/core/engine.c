@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "core/pages.h"
+#include "core/plan_room.h"
 #include "dev/io.h"
 
 #define RESET_DEADLINE_NS 2000000000ull
@@ -17,6 +18,9 @@
 #define BOUNCE_PER_BLOCK_MIN 4u
 #define SPIN_NS 3000u
 #define QUEUE_JOBS 8192u
+/* Of plans, where device code runs elsewhere: one of 8192 blocks of 64 objects takes 5 MiB near, 0.6 MiB shared. */
+#define ROOM_NEAR_BYTES (24ull << 20)
+#define ROOM_SHARED_BYTES (6ull << 20)
 
 struct block {
 	struct dev_block dev;
@@ -24,7 +28,8 @@ struct block {
 	struct engine *engine;
 	uint8_t *memory; /* list pages, then bounce buffers; mapped for the controller */
 	uint64_t memory_bytes;
-	int mapped;
+	uint64_t steps_bytes;
+	int mapped, shared;
 };
 
 /* A launch in the queue: what the executor's job points to. */
@@ -32,6 +37,7 @@ struct stream {
 	struct engine *engine;
 	uint32_t index;
 	struct block *blocks[ENGINE_BLOCKS_MAX];
+	struct dev_block *devs[ENGINE_BLOCKS_MAX];
 };
 
 struct engine {
@@ -44,20 +50,27 @@ struct engine {
 	struct stream streams[ENGINE_STREAMS];
 	pthread_mutex_t ctrl_lock;  /* set-up calls of the controller */
 	pthread_mutex_t issue_lock; /* SQ order is launch order */
-	uint32_t abort;
+	uint32_t *abort;            /* shared */
 	uint32_t dead;
+	int in_place;
+	/* Room for plans; where device code runs on the host, malloc is the room. */
+	pthread_mutex_t room_lock;
+	uint8_t *room_shared, *room_near;
+	struct plan_room shared_room, near_room;
 };
 
-/* ---- a thread block's resources ---- */
-
-static void *lines(size_t bytes)
+static void *shared_get(struct engine *e, uint64_t bytes)
 {
-	void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
-
-	if (p)
-		memset(p, 0, (bytes + 63) / 64 * 64);
-	return p;
+	return e->exec_ops->memory_get(e->exec, bytes, EXEC_SHARED);
 }
+
+static void shared_put(struct engine *e, void *p, uint64_t bytes)
+{
+	if (p)
+		e->exec_ops->memory_put(e->exec, p, bytes, EXEC_SHARED);
+}
+
+/* ---- a thread block's resources ---- */
 
 static uint32_t list_pages(const struct ctrl_info *info)
 {
@@ -81,7 +94,12 @@ static int block_memory(struct engine *e, struct block *b, uint32_t n_lists, uin
 	if (rc)
 		return rc;
 	b->mapped = 1;
+	rc = e->exec_ops->share(e->exec, b->memory, b->memory_bytes);
+	if (rc)
+		return rc;
+	b->shared = 1;
 	b->dev.bounce = b->memory + lists;
+	b->dev.bounce_dma = *dma + lists;
 	return map_insert(&e->map, (uint64_t)(uintptr_t)b->memory, b->memory_bytes, *dma);
 }
 
@@ -92,10 +110,10 @@ static int block_lists(struct engine *e, struct block *b)
 	uint64_t dma;
 	int rc;
 
-	d->cmds = lines(d->n_cmds * sizeof(*d->cmds));
-	d->retry = lines(d->n_cmds * sizeof(*d->retry));
-	d->steps = lines(DEV_STEPS_MAX * sizeof(*d->steps));
-	d->bounce_next = lines((d->n_bounce + 1u) * sizeof(*d->bounce_next));
+	d->cmds = shared_get(e, d->n_cmds * sizeof(*d->cmds));
+	d->retry = shared_get(e, d->n_cmds * sizeof(*d->retry));
+	d->steps = e->exec_ops->memory_get(e->exec, DEV_STEPS_MAX * sizeof(*d->steps), EXEC_NEAR);
+	d->bounce_next = shared_get(e, (d->n_bounce + 1u) * sizeof(*d->bounce_next));
 	if (!d->cmds || !d->retry || !d->steps || !d->bounce_next)
 		return err_set(-ENOMEM, "no memory for %u commands", d->n_cmds);
 	rc = block_memory(e, b, n_lists, &dma);
@@ -111,6 +129,34 @@ static int block_lists(struct engine *e, struct block *b)
 	return rc;
 }
 
+static uint64_t page_of(const void *p) { return (uint64_t)(uintptr_t)p / 4096; }
+
+/* Device code posts to and polls memory that is the controller's. */
+static int qp_share(struct engine *e, const struct dev_qp *q)
+{
+	const struct exec_ops *x = e->exec_ops;
+	int rc = x->share(e->exec, q->sq, q->depth * sizeof(*q->sq));
+
+	if (!rc)
+		rc = x->share(e->exec, q->cq, q->depth * sizeof(*q->cq));
+	if (!rc)
+		rc = x->share(e->exec, q->sq_doorbell, sizeof(*q->sq_doorbell));
+	if (!rc && page_of(q->sq_doorbell) != page_of(q->cq_doorbell))
+		rc = x->share(e->exec, q->cq_doorbell, sizeof(*q->cq_doorbell));
+	return rc;
+}
+
+static void qp_unshare(struct engine *e, const struct dev_qp *q)
+{
+	const struct exec_ops *x = e->exec_ops;
+
+	x->unshare(e->exec, q->sq, q->depth * sizeof(*q->sq));
+	x->unshare(e->exec, q->cq, q->depth * sizeof(*q->cq));
+	x->unshare(e->exec, q->sq_doorbell, sizeof(*q->sq_doorbell));
+	if (page_of(q->sq_doorbell) != page_of(q->cq_doorbell))
+		x->unshare(e->exec, q->cq_doorbell, sizeof(*q->cq_doorbell));
+}
+
 /* One queue pair on each unit of the controller. */
 static int block_qps(struct engine *e, struct block *b)
 {
@@ -119,7 +165,10 @@ static int block_qps(struct engine *e, struct block *b)
 
 	while (d->n_qps < e->info.n_units && !rc) {
 		rc = ctrl_qp_create(e->o.ctrl_ops, e->o.ctrl, d->n_qps, d->n_cmds + 1u, &b->parker, &d->qp[d->n_qps]);
-		d->n_qps += rc == 0;
+		if (rc)
+			break;
+		rc = qp_share(e, &d->qp[d->n_qps]);
+		d->n_qps++;
 	}
 	return rc;
 }
@@ -132,6 +181,7 @@ static int block_qps_delete(struct engine *e, struct block *b)
 	int rc = 0;
 
 	while (d->n_qps && !rc) {
+		qp_unshare(e, &d->qp[d->n_qps - 1]);
 		rc = e->o.ctrl_ops->qp_delete(e->o.ctrl, &d->qp[d->n_qps - 1], deadline_ns);
 		d->n_qps -= rc == 0;
 	}
@@ -140,7 +190,7 @@ static int block_qps_delete(struct engine *e, struct block *b)
 
 static int block_new(struct engine *e, uint32_t stream, struct block **out)
 {
-	struct block *b = lines(sizeof(*b));
+	struct block *b = shared_get(e, sizeof(*b));
 	struct dev_block *d;
 	uint32_t depth = e->o.queue_depth + 1;
 	uint64_t share;
@@ -159,7 +209,8 @@ static int block_new(struct engine *e, uint32_t stream, struct block **out)
 	d->mdts_bytes = e->info.mdts_bytes;
 	d->spin_ns = SPIN_NS;
 	d->parker = &b->parker;
-	d->abort = &e->abort;
+	d->abort = e->abort;
+	d->in_place = (uint32_t)e->in_place;
 	d->ring = ring_shared(e->ring);
 	d->stream = stream;
 	d->bounce_bytes = d->mdts_bytes;
@@ -192,12 +243,15 @@ static int block_free(struct engine *e, struct block *b)
 		return -ENOTRECOVERABLE;
 	if (b->mapped)
 		e->o.ctrl_ops->mem_unmap(e->o.ctrl, b->memory, b->memory_bytes);
+	if (b->shared)
+		e->exec_ops->unshare(e->exec, b->memory, b->memory_bytes);
 	pages_free(b->memory, b->memory_bytes);
-	free(d->bounce_next);
-	free(d->steps);
-	free(d->retry);
-	free(d->cmds);
-	free(b);
+	shared_put(e, d->bounce_next, (d->n_bounce + 1u) * sizeof(*d->bounce_next));
+	if (d->steps)
+		e->exec_ops->memory_put(e->exec, d->steps, DEV_STEPS_MAX * sizeof(*d->steps), EXEC_NEAR);
+	shared_put(e, d->retry, d->n_cmds * sizeof(*d->retry));
+	shared_put(e, d->cmds, d->n_cmds * sizeof(*d->cmds));
+	shared_put(e, b, sizeof(*b));
 	return 0;
 }
 
@@ -257,15 +311,92 @@ static void kernel(void *arg, uint32_t block, uint32_t n_blocks, uint32_t sq_fir
 	}
 }
 
+/* ---- kernels that another processor runs ---- */
+
+/* An IOCB that its kernel left: what of its plan has no result yet fails. */
+static void step_fail(struct engine *e, uint32_t stream, uint32_t id, int32_t rc)
+{
+	struct wire_ring *r = ring_shared(e->ring);
+	struct dev_plan *p = (struct dev_plan *)(uintptr_t)r->iocb[id].ioctx;
+	uint32_t failed = 0;
+
+	for (uint32_t i = 0; i < p->n; i++) {
+		if (!p->results_host[i])
+			__atomic_store_n(&p->results_host[i], rc, __ATOMIC_RELAXED);
+		failed += p->results_host[i] != 0;
+	}
+	port_store_release32(p->first_error, (uint32_t)rc);
+	if (rc != -ENOTRECOVERABLE) { /* the plan's later steps leave these entries alone */
+		e->exec_ops->copy_in(e->exec, stream, p->results, p->results_host, p->n * sizeof(*p->results));
+		e->exec_ops->copy_in(e->exec, stream, &r->state[id], NULL, sizeof(r->state[id]));
+	}
+	ring_complete(e->ring, id, rc, failed);
+}
+
+static void steps_fail(struct stream *s, uint32_t sq_first, uint32_t from, uint32_t count, int32_t rc)
+{
+	struct wire_ring *r = ring_shared(s->engine->ring);
+
+	for (uint32_t i = from; i < count; i++)
+		step_fail(s->engine, s->index, r->sq[s->index][(sq_first + i) & (r->entries - 1)], rc);
+}
+
+/* A kernel ended and some of its blocks gave up. Those that never began (-EINTR) did so because of one before. */
+static void gave_up(void *arg, uint32_t sq_first, uint32_t count)
+{
+	struct stream *s = arg;
+	uint32_t from = count;
+	int32_t rc = 0;
+
+	for (uint32_t i = 0; i < s->engine->o.blocks; i++) {
+		struct block *b = s->blocks[i];
+		int32_t exit_rc = b->dev.exit_rc;
+
+		if (!exit_rc)
+			continue;
+		from = b->dev.first_open < from ? b->dev.first_open : from;
+		if (exit_rc != -EINTR && block_recover(s->engine, b))
+			rc = -ENOTRECOVERABLE;
+		else if (!rc)
+			rc = exit_rc == -EINTR ? -ECANCELED : exit_rc;
+		b->dev.exit_rc = 0;
+	}
+	steps_fail(s, sq_first, from, count, rc);
+}
+
+/* The watchdog: the kernel is not over. What it has signalled stays; the rest will never be. */
+static void lost(void *arg, uint32_t sq_first, uint32_t count)
+{
+	struct stream *s = arg;
+
+	port_store_release32(&s->engine->dead, 1);
+	log_warn("lane: an I/O kernel did not end by its deadline; the lane is dead, its memory stays");
+	steps_fail(s, sq_first, 0, count, -ENOTRECOVERABLE);
+}
+
+/* A controller made of software spins while a kernel looks at its queues, which can't wake it. */
+static void controller_awake(struct engine *e, int by)
+{
+	if (e->exec_ops->remote && e->o.ctrl_ops->awake)
+		e->o.ctrl_ops->awake(e->o.ctrl, by);
+}
+
+static void ended(void *arg)
+{
+	struct stream *s = arg;
+
+	controller_awake(s->engine, -1);
+}
+
 /* ---- the engine ---- */
 
 struct ring *engine_ring(struct engine *e) { return e->ring; }
 
 int engine_dead(const struct engine *e) { return port_load_acquire32(&e->dead) != 0; }
 
-void engine_abort(struct engine *e) { port_store_release32(&e->abort, 1); }
+void engine_abort(struct engine *e) { port_store_release32(e->abort, 1); }
 
-const char *engine_executor(const struct engine *e) { return e->exec_ops->name; }
+const char *engine_executor(const struct engine *e) { return e->exec_ops->describe(e->exec); }
 
 void engine_stats(struct engine *e, struct dev_stats *out)
 {
@@ -297,6 +428,11 @@ int engine_launch(struct engine *e, const struct engine_launch *l)
 	struct exec_job job = {.kernel = kernel,
 	                       .arg = &e->streams[l->stream],
 	                       .count = l->n,
+	                       .blocks = e->streams[l->stream].devs,
+	                       .gave_up = gave_up,
+	                       .lost = lost,
+	                       .ended = ended,
+	                       .deadline_ns = l->deadline_ns,
 	                       .event = l->event,
 	                       .event_value = l->event_value,
 	                       .event_deadline_ns = l->deadline_ns,
@@ -310,10 +446,13 @@ int engine_launch(struct engine *e, const struct engine_launch *l)
 	for (uint32_t i = 0; i < l->n; i++)
 		l->iocbs[i]->deadline_ns = l->deadline_ns;
 	pthread_mutex_lock(&e->issue_lock);
-	ring_issue(e->ring, l->stream, l->iocbs, l->n, e->o.blocks, &job.sq_first);
+	ring_issue(e->ring, l->stream, l->iocbs, l->n, &job.sq_first);
+	controller_awake(e, 1);
 	rc = e->exec_ops->launch(e->exec, l->stream, &job);
-	if (rc)
+	if (rc) {
 		ring_unissue(e->ring, l->stream, l->n);
+		controller_awake(e, -1);
+	}
 	pthread_mutex_unlock(&e->issue_lock);
 	return rc ? err_set(rc, "the executor's queue is full (%u kernels wait)", QUEUE_JOBS) : 0;
 }
@@ -328,34 +467,161 @@ static int blocks_new(struct engine *e)
 
 			if (rc)
 				return rc;
+			e->streams[s].devs[b] = &e->streams[s].blocks[b]->dev;
 		}
 	}
 	return 0;
 }
 
+/* ---- room for plans ---- */
+
+int engine_remote(const struct engine *e) { return e->exec_ops->remote; }
+
+int engine_in_place(const struct engine *e) { return e->in_place; }
+
+int engine_room_get(struct engine *e, uint64_t shared_bytes, uint64_t near_bytes, struct engine_room *out)
+{
+	uint64_t shared, near;
+	int rc;
+
+	out->near = NULL;
+	if (!e->exec_ops->remote) {
+		out->shared = calloc(1, shared_bytes);
+		return out->shared ? 0 : -ENOMEM;
+	}
+	pthread_mutex_lock(&e->room_lock);
+	rc = plan_room_get(&e->shared_room, shared_bytes, &shared);
+	if (!rc) {
+		rc = plan_room_get(&e->near_room, near_bytes, &near);
+		if (rc)
+			plan_room_put(&e->shared_room, shared);
+	}
+	pthread_mutex_unlock(&e->room_lock);
+	if (rc)
+		return rc == -ENOSPC ? -EAGAIN : rc;
+	out->shared = e->room_shared + shared;
+	out->near = e->room_near + near;
+	memset(out->shared, 0, shared_bytes);
+	return 0;
+}
+
+void engine_room_put(struct engine *e, const struct engine_room *room)
+{
+	if (!e->exec_ops->remote) {
+		free(room->shared);
+		return;
+	}
+	if (!room->shared)
+		return;
+	pthread_mutex_lock(&e->room_lock);
+	plan_room_put(&e->shared_room, (uint64_t)((uint8_t *)room->shared - e->room_shared));
+	plan_room_put(&e->near_room, (uint64_t)((uint8_t *)room->near - e->room_near));
+	pthread_mutex_unlock(&e->room_lock);
+}
+
+int engine_copy_in(struct engine *e, uint32_t stream, void *near, const void *shared, uint64_t bytes)
+{
+	return e->exec_ops->copy_in(e->exec, stream, near, shared, bytes);
+}
+
+int engine_stream_wait(struct engine *e, uint32_t iocb, void *stream)
+{
+	const struct wire_iocb *io = &ring_shared(e->ring)->iocb[iocb];
+
+	return e->exec_ops->stream_wait(e->exec, stream, (uint32_t *)(uintptr_t)io->flag, io->flag_value);
+}
+
+/* ---- made and freed ---- */
+
+static void *ring_memory_get(void *arg, uint64_t bytes, int near)
+{
+	struct engine *e = arg;
+
+	return e->exec_ops->memory_get(e->exec, bytes, near ? EXEC_NEAR : EXEC_SHARED);
+}
+
+static void ring_memory_put(void *arg, void *p, uint64_t bytes, int near)
+{
+	struct engine *e = arg;
+
+	e->exec_ops->memory_put(e->exec, p, bytes, near ? EXEC_NEAR : EXEC_SHARED);
+}
+
+/* The medium of a controller that works in place: device code reads it. */
+static int share_medium(struct engine *e)
+{
+	if (!e->exec_ops->remote || !e->o.ctrl_ops->medium)
+		return 0;
+	for (uint32_t i = 0; i < e->info.n_ns; i++) {
+		uint64_t bytes;
+		void *p;
+		int rc = e->o.ctrl_ops->medium(e->o.ctrl, i, &p, &bytes);
+
+		if (!rc)
+			rc = e->exec_ops->share(e->exec, p, bytes);
+		if (rc)
+			return rc;
+	}
+	e->in_place = 1;
+	return 0;
+}
+
+static void unshare_medium(struct engine *e)
+{
+	uint64_t bytes;
+	void *p;
+
+	for (uint32_t i = 0; e->in_place && i < e->info.n_ns; i++)
+		if (!e->o.ctrl_ops->medium(e->o.ctrl, i, &p, &bytes))
+			e->exec_ops->unshare(e->exec, p, bytes);
+}
+
+static int engine_memory(struct engine *e)
+{
+	const struct ring_memory memory = {
+	    .get = ring_memory_get, .put = ring_memory_put, .arg = e, .silent = e->exec_ops->remote};
+	int rc;
+
+	e->abort = shared_get(e, 64);
+	if (!e->abort)
+		return err_set(-ENOMEM, "no memory for a lane");
+	if (e->exec_ops->remote) {
+		e->shared_room.bytes = ROOM_SHARED_BYTES;
+		e->near_room.bytes = ROOM_NEAR_BYTES;
+		e->room_shared = shared_get(e, ROOM_SHARED_BYTES);
+		e->room_near = e->exec_ops->memory_get(e->exec, ROOM_NEAR_BYTES, EXEC_NEAR);
+		if (!e->room_shared || !e->room_near)
+			return err_set(-ENOMEM, "no pinned or accelerator memory for plans");
+	}
+	rc = share_medium(e);
+	return rc ? rc : ring_new_in(e->o.ring_depth, &memory, &e->ring);
+}
+
 int engine_new(const struct engine_opts *o, struct engine **out)
 {
-	struct exec_opts xo = {.streams = ENGINE_STREAMS, .blocks = o->blocks, .queue_jobs = QUEUE_JOBS};
+	struct exec_opts xo = {
+	    .streams = ENGINE_STREAMS, .blocks = o->blocks, .queue_jobs = QUEUE_JOBS, .sm_domain = 1};
 	struct engine *e;
 	int rc;
 
 	if (!o->blocks || o->blocks > ENGINE_BLOCKS_MAX || !o->queue_depth || o->queue_depth > 4096)
 		return err_set(-EINVAL, "%u executor blocks of depth %u; at most %u of 4096", o->blocks, o->queue_depth,
 		               ENGINE_BLOCKS_MAX);
-	e = lines(sizeof(*e));
+	e = calloc(1, sizeof(*e));
 	if (!e)
 		return err_set(-ENOMEM, "no memory for a lane");
 	e->o = *o;
 	e->info = *o->info;
-	e->exec_ops = &exec_host;
+	e->exec_ops = o->exec_ops ? o->exec_ops : &exec_host;
+	pthread_mutex_init(&e->room_lock, NULL);
 	pthread_mutex_init(&e->ctrl_lock, NULL);
 	pthread_mutex_init(&e->issue_lock, NULL);
 	map_init(&e->map);
-	rc = ring_new(o->ring_depth, &e->ring);
+	rc = e->exec_ops->open(&xo, &e->exec);
+	if (!rc)
+		rc = engine_memory(e);
 	if (!rc)
 		rc = blocks_new(e);
-	if (!rc)
-		rc = e->exec_ops->open(&xo, &e->exec);
 	if (rc) {
 		engine_free(e);
 		return rc;
@@ -370,9 +636,14 @@ int engine_free(struct engine *e)
 
 	if (!e)
 		return 0;
-	if (e->exec)
+	/* Remote executors find our memory: they go last, but their kernels must have ended. */
+	for (uint32_t s = 0; e->exec && e->exec_ops->remote && s < ENGINE_STREAMS; s++)
+		if (e->exec_ops->settle(e->exec, s) || engine_dead(e))
+			return err_set(-ENOTRECOVERABLE, "an I/O kernel may still run: everything stays as it is");
+	if (e->exec && !e->exec_ops->remote) {
 		e->exec_ops->close(e->exec);
-	e->exec = NULL;
+		e->exec = NULL;
+	}
 	for (uint32_t i = 0; i < ENGINE_STREAMS * e->o.blocks; i++) {
 		struct block **b = &e->streams[i / e->o.blocks].blocks[i % e->o.blocks];
 
@@ -384,7 +655,15 @@ int engine_free(struct engine *e)
 	if (rc || engine_dead(e))
 		return err_set(-ENOTRECOVERABLE, "a controller may still write to registered memory: keep it mapped");
 	ring_free(e->ring);
+	unshare_medium(e);
+	shared_put(e, e->room_shared, ROOM_SHARED_BYTES);
+	if (e->room_near)
+		e->exec_ops->memory_put(e->exec, e->room_near, ROOM_NEAR_BYTES, EXEC_NEAR);
+	shared_put(e, e->abort, 64);
+	if (e->exec)
+		e->exec_ops->close(e->exec);
 	map_free(&e->map);
+	pthread_mutex_destroy(&e->room_lock);
 	pthread_mutex_destroy(&e->issue_lock);
 	pthread_mutex_destroy(&e->ctrl_lock);
 	free(e);

@@ -19,7 +19,8 @@ enum { ENGINE_READS = 0, ENGINE_WRITES = 1, ENGINE_STREAMS = WIRE_STREAMS };
 
 struct engine_opts {
 	const struct ctrl_ops *ctrl_ops;
-	struct ctrl *ctrl; /* stays the caller's */
+	struct ctrl *ctrl;               /* stays the caller's */
+	const struct exec_ops *exec_ops; /* NULL: the host's */
 	const struct ctrl_info *info;
 	uint32_t blocks; /* of each stream */
 	uint32_t queue_depth;
@@ -54,6 +55,23 @@ struct engine_launch {
 	void *done_arg;
 };
 int engine_launch(struct engine *e, const struct engine_launch *l);
+/* 1: device code runs on another processor: plans must lie in engine_room_get's memory, KV memory is never direct. */
+int engine_remote(const struct engine *e);
+/* 1: reads are pulled from the controller's medium by the I/O kernel (model controller, in place). */
+int engine_in_place(const struct engine *e);
+/*
+ * Room for what device code works on, reserved when the engine was made: cheap. Near room is not there (NULL) where
+ * device code runs on the host. -EAGAIN: full.
+ */
+struct engine_room {
+	void *shared, *near;
+};
+int engine_room_get(struct engine *e, uint64_t shared_bytes, uint64_t near_bytes, struct engine_room *out);
+void engine_room_put(struct engine *e, const struct engine_room *room);
+/* Before kernels that are launched later. shared NULL: zeros. */
+int engine_copy_in(struct engine *e, uint32_t stream, void *near, const void *shared, uint64_t bytes);
+/* The caller's stream waits, on the accelerator, until the IOCB is done. -ENOTSUP. */
+int engine_stream_wait(struct engine *e, uint32_t iocb, void *stream);
 /* Makes all running kernels give up (their steps fail with -ECANCELED). */
 void engine_abort(struct engine *e);
 int engine_dead(const struct engine *e);

@@ -46,23 +46,38 @@ static int view_and_lock(struct tutti_lane *l, const struct pool *meta, const st
 	return rc;
 }
 
+/* The data path on the GPU. */
+static int engine_cuda(struct tutti_lane *l)
+{
+	char why[160];
+	int rc = exec_cuda_probe(why, sizeof(why));
+
+	if (rc)
+		return err_set(rc, "executor cuda: %s", why);
+	l->engine_opts.exec_ops = exec_cuda();
+	return engine_new(&l->engine_opts, &l->engine);
+}
+
 static int open_engine(struct tutti_lane *l, const struct tutti_lane_opts *o)
 {
-	struct engine_opts eo = {.ctrl_ops = l->pool.ops, .ctrl = l->pool.ctrl, .info = &l->pool.info};
+	struct engine_opts *eo = &l->engine_opts;
 	const struct geom *g = &l->view.geom;
 
-	eo.blocks = l->sms;
-	eo.queue_depth = l->queue_depth;
-	eo.bounce_bytes = o->bounce_bytes ? o->bounce_bytes : BOUNCE_DEFAULT;
-	eo.n_devs = l->pool.n_dev;
-	for (eo.ring_depth = 4096; eo.ring_depth < l->writes.room + 4096; eo.ring_depth *= 2)
+	*eo = (struct engine_opts){.ctrl_ops = l->pool.ops, .ctrl = l->pool.ctrl, .info = &l->pool.info};
+	eo->blocks = l->sms;
+	eo->queue_depth = l->queue_depth;
+	eo->bounce_bytes = o->bounce_bytes ? o->bounce_bytes : BOUNCE_DEFAULT;
+	eo->n_devs = l->pool.n_dev;
+	for (eo->ring_depth = 4096; eo->ring_depth < l->writes.room + 4096; eo->ring_depth *= 2)
 		;
 	/* A lane touches its own rank's chunks, nothing else: not the superblock, not another rank's. */
 	for (uint32_t i = 0; i < g->n_dev; i++) {
-		eo.first_byte[g->dev[i]] = g->start_bytes[i];
-		eo.end_byte[g->dev[i]] = g->start_bytes[i] + (uint64_t)g->n_segments * g->chunk_bytes;
+		eo->first_byte[g->dev[i]] = g->start_bytes[i];
+		eo->end_byte[g->dev[i]] = g->start_bytes[i] + (uint64_t)g->n_segments * g->chunk_bytes;
 	}
-	return engine_new(&eo, &l->engine);
+	if (o->executor == TUTTI_EXEC_CUDA)
+		return engine_cuda(l);
+	return engine_new(eo, &l->engine);
 }
 
 static int open_pool(struct tutti_lane *l, const struct tutti_lane_opts *o, const struct tutti_key *digest)
@@ -128,6 +143,7 @@ int tutti_lane_open(const struct tutti_lane_opts *o, const struct tutti_key *dig
 	l->queue_depth = o->queue_depth ? o->queue_depth : DEPTH_DEFAULT;
 	l->deadline_ns = o->deadline_ns ? o->deadline_ns : DEADLINE_DEFAULT_NS;
 	l->no_verify = o->no_verify;
+	l->executor = o->executor;
 	rc = write_queue_init(&l->writes, o->store_queue_layers ? o->store_queue_layers : WRITES_DEFAULT);
 	if (!rc)
 		rc = open_pool(l, o, digest);
@@ -154,9 +170,13 @@ int tutti_lane_close(struct tutti_lane *l)
 
 	if (!l)
 		return 0;
-	if (l->n_plans && !engine_dead(l->engine)) /* a dead lane's plans can't be finished */
+	if (l->n_plans && !(l->engine && engine_dead(l->engine))) /* a dead lane's plans can't be finished */
 		return err_set(-EBUSY, "%u plans are open; finish them first", l->n_plans);
-	rc = engine_free(l->engine);
+	if (l->bases.shared && !engine_dead(l->engine)) {
+		engine_room_put(l->engine, &l->bases);
+		l->bases.shared = NULL;
+	}
+	rc = l->engine ? engine_free(l->engine) : 0;
 	if (rc)
 		return rc; /* a controller may still write: everything stays as it is */
 	free_lane(l);
@@ -210,7 +230,13 @@ static void choose_path(struct tutti_lane *l, const struct layout *m)
 	uint64_t align = l->mem_align_bytes > 4 ? l->mem_align_bytes : 4; /* NVMe: data addresses are multiples of 4 */
 
 	l->bounce = 1;
-	if (m->segment_bytes % l->lba_bytes)
+	if (engine_remote(l->engine))
+		snprintf(
+		    l->why, sizeof(l->why), "%s",
+		    engine_in_place(l->engine)
+		        ? "reads are pulled from the model's medium by the I/O kernel; writes go through bounce buffers"
+		        : "copied through bounce buffers by the I/O kernel: the controller can't reach GPU memory");
+	else if (m->segment_bytes % l->lba_bytes)
 		snprintf(l->why, sizeof(l->why),
 		         "copied through bounce buffers: objects of %llu bytes are not whole blocks of %u",
 		         (unsigned long long)m->segment_bytes, l->lba_bytes);
@@ -220,6 +246,40 @@ static void choose_path(struct tutti_lane *l, const struct layout *m)
 		         (unsigned long long)align);
 	else
 		l->bounce = 0;
+}
+
+/* The layers' addresses, where device code elsewhere reads them. */
+static int send_bases(struct tutti_lane *l)
+{
+	uint64_t bytes = l->view.geom.layers * sizeof(*l->layer_base);
+	int rc = engine_room_get(l->engine, bytes, bytes, &l->bases);
+
+	for (uint32_t s = 0; s < ENGINE_STREAMS && !rc; s++) { /* in the order of either stream's kernels */
+		memcpy(l->bases.shared, l->layer_base, bytes);
+		rc = engine_copy_in(l->engine, s, l->bases.near, l->bases.shared, bytes);
+	}
+	l->mem.layer_base = l->bases.near;
+	return rc;
+}
+
+/* GPU memory is the GPU's business; an automatic choice was put off until the memory is known. */
+static int choose_executor(struct tutti_lane *l)
+{
+	int near = exec_cuda() && exec_cuda()->is_near((const void *)(uintptr_t)l->layer_base[0]), rc = 0;
+
+	if (engine_remote(l->engine) && !near)
+		return err_set(-EINVAL, "executor cuda: the KV memory is not the GPU's; use executor host");
+	if (near && l->executor == TUTTI_EXEC_HOST)
+		return err_set(-EINVAL, "executor host: the KV memory is the GPU's; use executor cuda or auto");
+	if (near && !engine_remote(l->engine)) {
+		rc = engine_free(l->engine);
+		l->engine = NULL;
+		if (!rc)
+			rc = engine_cuda(l);
+		if (rc)
+			return rc;
+	}
+	return engine_remote(l->engine) ? send_bases(l) : 0;
 }
 
 int tutti_lane_register(struct tutti_lane *l, const struct tutti_kv_layout *layout)
@@ -249,12 +309,15 @@ int tutti_lane_register(struct tutti_lane *l, const struct tutti_kv_layout *layo
 		return err_set(-ENOMEM, "no memory for %u layers", g->layers);
 	for (uint32_t i = 0; i < g->layers; i++)
 		l->layer_base[i] = (uint64_t)(uintptr_t)layout->layer_base[i];
-	l->mem.layer_base = l->layer_base;
+	l->mem.layer_base = l->layer_base; /* see send_bases */
 	l->mem.block_stride = m.block_stride;
 	l->mem.outer_stride = m.outer_stride;
 	l->mem.inner_stride = m.inner_stride;
 	l->mem.inner_count = m.inner_count;
 	l->blocks = layout->blocks;
+	rc = choose_executor(l);
+	if (rc)
+		return rc;
 	choose_path(l, &m);
 	if (!l->bounce)
 		rc = map_extents(l, m.extent_bytes);

@@ -34,6 +34,8 @@ struct tutti_lane {
 	struct pool pool;
 	struct store_view view;
 	struct engine *engine;
+	struct engine_opts engine_opts;
+	enum tutti_executor executor;
 	struct write_queue writes;
 	uint64_t deadline_ns; /* of one kernel */
 	uint32_t rank;
@@ -43,6 +45,7 @@ struct tutti_lane {
 	/* The registered KV memory. */
 	struct dev_layout mem;
 	uint64_t *layer_base;
+	struct engine_room bases; /* layer_base, where device code runs elsewhere */
 	uint64_t blocks;
 	int registered, kernel_registered, bounce;
 	char why[160];
@@ -57,6 +60,8 @@ struct tutti_plan {
 	struct tutti_lane *lane;
 	struct dev_plan dev;
 	struct wire_blob blob;
+	struct engine_room room;
+	struct dev_plan *image, *near_plan; /* of dev, where device code runs elsewhere: to send, and sent */
 	struct dev_entry *entries;
 	uint8_t (*keys)[WIRE_KEY_BYTES];
 	uint32_t *iocb; /* [layers], then headers or invalidate, then commit: id, or PLAN_NO_IOCB */

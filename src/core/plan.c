@@ -23,27 +23,84 @@ static void plan_free(struct tutti_plan *p)
 		if (p->iocb[i] != PLAN_NO_IOCB)
 			ring_put(engine_ring(p->lane->engine), p->iocb[i]);
 	free(p->iocb);
-	free(p->entries);
-	free(p->keys);
-	free(p->dev.sums);
-	free(p->dev.results);
+	engine_room_put(p->lane->engine, &p->room);
 	free(p);
+}
+
+/* Takes `bytes` of what is left at *at; each array begins on a line of its own. */
+static void *cut(uint8_t **at, size_t bytes)
+{
+	void *p = *at;
+
+	*at += (bytes + 63) / 64 * 64;
+	return p;
+}
+
+/*
+ * A plan's arrays, in one piece. Where device code runs elsewhere there are two, which begin alike (the plan, entries,
+ * keys): the shared one, which the host fills and reads results in, and the near one, which plan_send fills.
+ */
+static void plan_place(struct tutti_plan *p, struct dev_plan *d, uint8_t *at, int near)
+{
+	size_t n = d->n;
+
+	p->image = near ? p->image : (struct dev_plan *)(void *)at;
+	p->near_plan = near ? (struct dev_plan *)(void *)at : p->near_plan;
+	cut(&at, sizeof(*d));
+	d->entries = cut(&at, n * sizeof(*d->entries));
+	d->keys = cut(&at, n * sizeof(*d->keys));
+	d->results = cut(&at, n * sizeof(*d->results));
+	if (!near) {
+		d->results_host = d->results;
+		d->first_error = cut(&at, sizeof(*d->first_error));
+	}
+	d->sums = cut(&at, n * geom_objects(&d->geom) * sizeof(*d->sums));
 }
 
 static int plan_alloc(struct tutti_plan *p, uint32_t n)
 {
 	const struct geom *g = &p->dev.geom;
+	uint64_t front = sizeof(p->dev) + n * (sizeof(*p->entries) + sizeof(*p->keys) + sizeof(*p->dev.results)) + 512;
+	uint64_t sums = (uint64_t)n * geom_objects(g) * sizeof(*p->dev.sums);
+	int remote = engine_remote(p->lane->engine), rc;
 
-	p->entries = malloc(n * sizeof(*p->entries));
-	p->keys = malloc(n * sizeof(*p->keys));
 	p->iocb = malloc((g->layers + 2) * sizeof(*p->iocb));
-	p->dev.results = calloc(n, sizeof(*p->dev.results));
-	p->dev.sums = calloc((size_t)n * geom_objects(g), sizeof(*p->dev.sums));
-	if (!p->entries || !p->keys || !p->iocb || !p->dev.results || !p->dev.sums)
+	if (!p->iocb)
 		return err_set(-ENOMEM, "no memory for a plan of %u blocks", n);
 	for (uint32_t i = 0; i < g->layers + 2; i++)
 		p->iocb[i] = PLAN_NO_IOCB;
+	rc = engine_room_get(p->lane->engine, remote ? front : front + sums, front + sums, &p->room);
+	if (rc)
+		return err_set(rc,
+		               rc == -EAGAIN ? "no room for a plan of %u blocks beside those that are open"
+		                             : "no memory for a plan of %u blocks",
+		               n);
+	plan_place(p, &p->dev, p->room.shared, 0);
+	p->entries = (struct dev_entry *)(uintptr_t)p->dev.entries;
+	p->keys = (uint8_t(*)[WIRE_KEY_BYTES])(uintptr_t)p->dev.keys;
+	if (p->room.near)
+		plan_place(p, &p->dev, p->room.near, 1);
 	return 0;
+}
+
+/* The filled plan goes to where device code reads it. */
+static int plan_send(struct tutti_plan *p)
+{
+	struct engine *e = p->lane->engine;
+	uint32_t stream = p->dev.op == WIRE_READ ? ENGINE_READS : ENGINE_WRITES;
+	uint8_t *rest = (uint8_t *)p->dev.results;
+	size_t front;
+	int rc;
+
+	if (!p->room.near)
+		return 0;
+	front = (size_t)(rest - (uint8_t *)p->near_plan);
+	*p->image = p->dev;
+	rc = engine_copy_in(e, stream, p->near_plan, p->image, front);
+	if (!rc)
+		rc = engine_copy_in(e, stream, rest, NULL,
+		                    (size_t)((uint8_t *)(p->dev.sums + p->dev.n * geom_objects(&p->dev.geom)) - rest));
+	return rc;
 }
 
 static int plan_fill(struct tutti_plan *p, const void *blob, const uint64_t *blocks)
@@ -67,8 +124,6 @@ static int plan_fill(struct tutti_plan *p, const void *blob, const uint64_t *blo
 		p->needs_wipe |= p->entries[i].header_valid;
 		memcpy(p->keys[i], e.key, WIRE_KEY_BYTES);
 	}
-	d->entries = p->entries;
-	d->keys = (const uint8_t(*)[WIRE_KEY_BYTES])p->keys;
 	return 0;
 }
 
@@ -130,6 +185,8 @@ int tutti_plan_open(struct tutti_lane *l, const void *blob, size_t bytes, const 
 	rc = plan_alloc(p, b.n);
 	if (!rc)
 		rc = plan_fill(p, blob, blocks);
+	if (!rc)
+		rc = plan_send(p);
 	if (rc) {
 		plan_free(p);
 		return rc;
@@ -159,7 +216,8 @@ static int step_iocb(struct tutti_plan *p, uint32_t at, uint32_t step, struct wi
 
 	if (rc)
 		return rc;
-	(*out)->plan = (uint64_t)(uintptr_t)&p->dev;
+	(*out)->plan = (uint64_t)(uintptr_t)(p->room.near ? p->near_plan : &p->dev);
+	(*out)->ioctx = (uint64_t)(uintptr_t)&p->dev;
 	(*out)->step = step;
 	p->iocb[at] = (*out)->id;
 	return 0;
@@ -298,9 +356,16 @@ int tutti_wait_layer(struct tutti_plan *p, uint32_t layer, uint64_t deadline_ns)
 		return err_set(
 		    rc, rc == -ETIMEDOUT ? "layer %u: no answer by the deadline" : "layer %u: the lane is dead", layer);
 	/* Any failure so far, of this layer or one before it: a block is whole or it is not. */
-	rc = (int)port_load_acquire32(&p->dev.first_error);
+	rc = (int)port_load_acquire32(p->dev.first_error);
 	return rc ? err_set(rc, "layer %u: at least one block failed (%s); recompute from there", layer, err_name(rc))
 	          : 0;
+}
+
+int tutti_wait_layer_stream(struct tutti_plan *p, uint32_t layer, void *stream)
+{
+	if (!p || layer >= p->dev.geom.layers || p->iocb[layer] == PLAN_NO_IOCB)
+		return err_set(-EINVAL, "tutti_wait_layer_stream: this layer was not issued");
+	return engine_stream_wait(p->lane->engine, p->iocb[layer], stream);
 }
 
 int tutti_plan_poll(struct tutti_plan *p)
@@ -315,7 +380,7 @@ int tutti_plan_poll(struct tutti_plan *p)
 
 int tutti_plan_failed(struct tutti_plan *p, size_t i)
 {
-	return !p || i >= p->dev.n ? -EINVAL : __atomic_load_n(&p->dev.results[i], __ATOMIC_RELAXED);
+	return !p || i >= p->dev.n ? -EINVAL : __atomic_load_n(&p->dev.results_host[i], __ATOMIC_RELAXED);
 }
 
 static int wait_all(struct tutti_plan *p, uint64_t deadline_ns)
@@ -357,8 +422,8 @@ size_t tutti_completion_blob_bytes(size_t n_blocks) { return blob_bytes(n_blocks
 
 static int plan_result(const struct tutti_plan *p, uint32_t i)
 {
-	if (p->dev.results[i])
-		return p->dev.results[i];
+	if (p->dev.results_host[i])
+		return p->dev.results_host[i];
 	if (p->dev.op == WIRE_WRITE && !p->commit_issued)
 		return -ECANCELED;
 	return p->dev.op == WIRE_READ && p->layers_issued < p->dev.geom.layers ? -ECANCELED : 0;

@@ -110,6 +110,16 @@ struct ctrl_ops {
 	/* 1: the controller was reset since, by someone else's need: no command of it will be answered. NULL: never.
 	 * Any thread. */
 	int (*qp_lost)(struct ctrl *c, const struct dev_qp *qp);
+	/*
+	 * by 1: an accelerator begins to look at its queues, which can't wake a service thread: it must not sleep until
+	 * as many calls with -1 have come. Any thread. NULL: there is no such thread.
+	 */
+	void (*awake)(struct ctrl *c, int by);
+	/*
+	 * From now on reads move no data: their completions name its address in the medium (dw0, dw1), and who asked
+	 * gets it there. *p, *bytes: the medium of namespace i. NULL: can't.
+	 */
+	int (*medium)(struct ctrl *c, uint32_t i, void **p, uint64_t *bytes);
 	/* NULL: it has none. */
 	int (*counters)(struct ctrl *c, struct ctrl_counters *out);
 };

@@ -2,12 +2,13 @@
  * model.c - a controller whose medium is RAM and whose speed is a data sheet's (model_time.h).
  *
  * A target is memory of its own ("ram:SIZE") or a file that is mapped, so that a file on tmpfs persists. Data is copied
- * by the service thread when a command arrives; its completion is posted when the model says so. FLUSH takes
+ * by the service thread when a command arrives (or, in place, not at all: the completion of a read then names the
+ * medium's address, for an I/O kernel that pulls); its completion is posted when the model says so. FLUSH takes
  * the time of a write and does nothing: the medium is what it is. A mapped file must have its blocks: a hole on
  * a full file system ends the process (SIGBUS).
  */
 #include "ctrl/model_time.h"
-#include "ctrl/soft.h"
+#include "ctrl/soft_int.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -28,6 +29,7 @@ struct medium {
 struct model {
 	struct medium media[CTRL_NS_MAX];
 	uint32_t n;
+	int in_place; /* reads answer with an address */
 	struct model_time_cmd *cmds, *free;
 };
 
@@ -120,7 +122,9 @@ static void model_submit(void *self, struct ctrl_io *io)
 	cmd->owner = io;
 	ctrl_io_begin(io);
 	model_time_add(&d->time, cmd, port_now_ns());
-	if (io->opcode == NVME_CMD_READ)
+	if (io->opcode == NVME_CMD_READ && __atomic_load_n(&m->in_place, __ATOMIC_ACQUIRE))
+		io->result = (uint64_t)(uintptr_t)at;
+	else if (io->opcode == NVME_CMD_READ)
 		ctrl_io_scatter(io, at);
 	else if (io->opcode == NVME_CMD_WRITE)
 		ctrl_io_gather(io, at);
@@ -171,6 +175,18 @@ const struct ctrl_io_ops ctrl_io_model = {
 	.wait = model_wait,
 };
 
+static int model_medium(struct ctrl *c, uint32_t i, void **p, uint64_t *bytes)
+{
+	struct model *m = c->self;
+
+	if (i >= m->n || !m->media[i].data)
+		return err_set(-EINVAL, "model controller: no medium %u", i);
+	__atomic_store_n(&m->in_place, 1, __ATOMIC_RELEASE);
+	*p = m->media[i].data;
+	*bytes = m->media[i].bytes;
+	return 0;
+}
+
 static int ctrl_model_open(const struct ctrl_opts *opts, struct ctrl **out)
 {
 	return ctrl_soft_open(opts, &ctrl_io_model, NULL, out);
@@ -186,4 +202,6 @@ const struct ctrl_ops ctrl_model = {
 	.mem_map = ctrl_soft_mem_map,
 	.mem_unmap = ctrl_soft_mem_unmap,
 	.counters = ctrl_counters,
+	.awake = ctrl_soft_awake,
+	.medium = model_medium,
 };

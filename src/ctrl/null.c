@@ -57,4 +57,5 @@ const struct ctrl_ops ctrl_null = {
 	.mem_map = ctrl_soft_mem_map,
 	.mem_unmap = ctrl_soft_mem_unmap,
 	.counters = ctrl_counters,
+	.awake = ctrl_soft_awake,
 };

@@ -25,12 +25,12 @@ static uint32_t distance(uint32_t from, uint32_t to, uint32_t depth)
 
 /* ---- completion ---- */
 
-static void post(struct soft_qp *q, uint32_t cid, uint32_t status)
+static void post(struct soft_qp *q, uint32_t cid, uint32_t status, uint64_t result)
 {
 	struct nvme_cqe *e = &q->cq[q->cq_tail];
 
-	e->dw0 = 0;
-	e->dw1 = 0;
+	e->dw0 = (uint32_t)result;
+	e->dw1 = (uint32_t)(result >> 32);
 	e->sq_head = (uint16_t)q->sq_head;
 	e->sq_id = (uint16_t)q->id;
 	/* Orders the entry and the data before the phase bit (pairs with the acquire in dev_qp_poll). */
@@ -81,7 +81,7 @@ static void finish(struct ctrl *c, struct ctrl_io *io)
 
 	count_done(c, io, io->status);
 	if (q->state == SOFT_QP_ACTIVE)
-		post(q, io->cid, io->status);
+		post(q, io->cid, io->status, io->result);
 	q->inflight--;
 	c->inflight--;
 	io->busy = 0;
@@ -133,6 +133,7 @@ static void take(struct ctrl *c, struct soft_qp *q, struct ctrl_io *io, uint16_t
 	io->qp = q;
 	io->cid = cid;
 	io->busy = 1;
+	io->result = 0;
 	q->inflight++;
 	c->inflight++;
 	c->ops->submit(c->self, io);
@@ -169,7 +170,7 @@ static uint32_t fetch(struct ctrl *c, struct soft_qp *q)
 	}
 	/* In one go: the line of four entries moves between the cores once, not four times. */
 	for (uint32_t i = 0; i < n_done; i++)
-		post(q, done[i] & 0xffffu, done[i] >> 17);
+		post(q, done[i] & 0xffffu, done[i] >> 17, 0);
 	wake(q);
 	return n;
 }
@@ -305,6 +306,13 @@ static void rest(struct ctrl *c)
 {
 	uint64_t deadline_ns = 0; /* idle: no timer; a doorbell or a request wakes */
 
+	if (__atomic_load_n(&c->awake, __ATOMIC_SEQ_CST)) { /* a GPU rings no bell that wakes */
+		if (c->inflight && c->ops->wait)
+			c->ops->wait(c->self, &c->parker, 1); /* starts what is queued */
+		else
+			port_pause();
+		return;
+	}
 	if (!c->inflight && spin(c))
 		return;
 	if (any_held(c)) {
@@ -315,7 +323,7 @@ static void rest(struct ctrl *c)
 		deadline_ns = port_now_ns() + WAIT_MAX_NS;
 	}
 	port_park_announce(&c->parker);
-	if (!pending(c)) {
+	if (!pending(c) && !__atomic_load_n(&c->awake, __ATOMIC_SEQ_CST)) {
 		if (!c->inflight)
 			ctrl_count(&c->counters.parks, 1);
 		if (c->ops->wait)

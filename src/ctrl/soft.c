@@ -283,6 +283,12 @@ int ctrl_soft_qp_delete(struct ctrl *c, struct dev_qp *qp, uint64_t deadline_ns)
 	return 0;
 }
 
+void ctrl_soft_awake(struct ctrl *c, int by)
+{
+	__atomic_add_fetch(&c->awake, (uint32_t)by, __ATOMIC_SEQ_CST);
+	port_unpark(&c->parker);
+}
+
 /* ---- memory ---- */
 
 static int ask_memory(struct ctrl *c, enum soft_request request, void *va, uint64_t bytes)

@@ -38,6 +38,7 @@ struct ctrl_io {
 	uint32_t n_iov;
 	int32_t buf;           /* registered buffer that holds all of iov; -1: none */
 	uint32_t status;       /* out: 0 or an NVMe status */
+	uint64_t result;       /* out: dw0 and dw1 of the completion */
 	/* The backend's, while it has the io; ctrl_io_begin and ctrl_io_result use the first four. */
 	struct iovec *rest;    /* what is left to transfer; starts as iov, is consumed in place */
 	uint32_t n_rest;
@@ -87,6 +88,7 @@ int ctrl_soft_qp_create(struct ctrl *c, uint32_t depth, struct port_parker *cq_p
 int ctrl_soft_qp_delete(struct ctrl *c, struct dev_qp *qp, uint64_t deadline_ns);
 int ctrl_soft_mem_map(struct ctrl *c, void *va, uint64_t bytes, uint64_t *dma_addr, int *registered);
 int ctrl_soft_mem_unmap(struct ctrl *c, void *va, uint64_t bytes);
+void ctrl_soft_awake(struct ctrl *c, int by);
 
 extern const struct ctrl_io_ops ctrl_io_uring, ctrl_io_null, ctrl_io_model;
 

@@ -62,6 +62,7 @@ struct ctrl {
 	struct ctrl_regions *regions;
 	struct soft_mail mail;
 	pthread_t thread;
+	uint32_t awake; /* accelerators that look at our queues: no sleep */
 	int broken; /* a request was never answered: nothing more is asked */
 	uint64_t spin_ns;
 

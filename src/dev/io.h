@@ -24,27 +24,39 @@ PORT_FN uint32_t dev_share(const struct dev_step *s, uint32_t n, uint32_t index,
 	return i;
 }
 
-PORT_FN void dev_steps_load(struct dev_block *b, uint32_t sq_first, uint32_t count)
+/* Step i of the kernel's; a GPU loads many at once. */
+PORT_FN void dev_step_load(const struct dev_block *b, uint32_t sq_first, uint32_t i)
+{
+	struct dev_step *s = &b->steps[i];
+	uint32_t n;
+
+	s->id = b->ring->sq[b->stream][(sq_first + i) & (b->ring->entries - 1)];
+	s->iocb = &b->ring->iocb[s->id];
+	s->plan = (struct dev_plan *)(uintptr_t)s->iocb->plan;
+	s->deadline_ns = s->iocb->deadline_ns;
+	s->kind = s->iocb->step;
+	n = s->kind == WIRE_STEP_EXPLICIT ? s->iocb->n : s->plan->n;
+	s->lo = dev_share(s, n, b->index, b->n_blocks);
+	s->hi = b->index + 1 == b->n_blocks ? n : dev_share(s, n, b->index + 1, b->n_blocks);
+	s->next = s->lo;
+	s->pending = s->failed = 0;
+	s->status = 0;
+	s->issued = s->done = s->verifying = 0;
+}
+
+PORT_FN void dev_steps_begin(struct dev_block *b, uint32_t count)
 {
 	b->n_steps = count;
 	b->issuing = b->first_open = 0;
 	b->run.n = 0;
 	b->retry_head = b->n_retry = 0;
-	for (uint32_t i = 0; i < count; i++) {
-		struct dev_step *s = &b->steps[i];
-		uint32_t n;
+}
 
-		s->iocb = &b->ring->iocb[b->ring->sq[b->stream][(sq_first + i) & (b->ring->entries - 1)]];
-		s->plan = (struct dev_plan *)(uintptr_t)s->iocb->plan;
-		s->kind = s->iocb->step;
-		n = s->kind == WIRE_STEP_EXPLICIT ? s->iocb->n : s->plan->n;
-		s->lo = dev_share(s, n, b->index, b->n_blocks);
-		s->hi = b->index + 1 == b->n_blocks ? n : dev_share(s, n, b->index + 1, b->n_blocks);
-		s->next = s->lo;
-		s->pending = s->failed = 0;
-		s->status = 0;
-		s->issued = s->done = 0;
-	}
+PORT_FN void dev_steps_load(struct dev_block *b, uint32_t sq_first, uint32_t count)
+{
+	dev_steps_begin(b, count);
+	for (uint32_t i = 0; i < count; i++)
+		dev_step_load(b, sq_first, i);
 }
 
 /* 1 if the step that is to make commands next must wait for steps before it. */
@@ -108,9 +120,11 @@ PORT_FN int dev_reap(struct dev_block *b)
 		while (dev_qp_poll(&b->qp[q], &e)) {
 			uint16_t cid = NVME_CID(e.cid_status);
 
-			if (cid >= b->n_cmds || !b->cmds[cid].busy)
+			if (cid >= b->n_cmds || b->cmds[cid].busy != DEV_CMD_THEIRS)
 				return -EPROTO;
-			dev_cmd_done(b, &b->cmds[cid], (int32_t)NVME_STATUS(e.cid_status));
+			dev_cmd_done(b, &b->cmds[cid], (int32_t)NVME_STATUS(e.cid_status),
+			             b->in_place && b->cmds[cid].bounce != DEV_NONE ? e.dw0 | (uint64_t)e.dw1 << 32
+			                                                            : 0);
 			n++;
 		}
 		dev_qp_release(&b->qp[q]);
@@ -128,8 +142,9 @@ PORT_FN int dev_advance(struct dev_block *b)
 
 		if (!s->issued || s->pending)
 			break;
-		if (dev_step_is_layer(s) && s->plan->op == WIRE_READ && (s->plan->flags & DEV_PLAN_VERIFY))
-			dev_step_verify(s);
+		if (dev_step_is_layer(s) && s->plan->op == WIRE_READ && (s->plan->flags & DEV_PLAN_VERIFY) &&
+		    !dev_verify(b, s))
+			break;
 		dev_step_signal(b, s);
 		b->first_open++;
 		moved = 1;
@@ -148,17 +163,17 @@ PORT_FN int dev_cq_ready(const struct dev_block *b)
 /* Waits for a completion: spins, then parks. 0, or -ETIMEDOUT. */
 PORT_FN int dev_wait(struct dev_block *b, uint64_t deadline_ns)
 {
-	uint64_t start = port_now_ns();
+	uint64_t start = dev_now_ns(b);
 
 	for (;;) {
 		uint64_t now;
 
 		for (int i = 0; i < 16; i++) {
-			if (dev_cq_ready(b))
+			if (dev_work_ready(b) || dev_cq_ready(b))
 				return 0;
 			port_pause();
 		}
-		now = port_now_ns();
+		now = dev_now_ns(b);
 		if (now >= deadline_ns)
 			return -ETIMEDOUT;
 		if (b->abort && port_load_acquire32(b->abort))
@@ -179,30 +194,30 @@ PORT_FN int dev_wait(struct dev_block *b, uint64_t deadline_ns)
 }
 
 /*
- * The kernel's body for one thread block: IOCBs sq[sq_first .. sq_first + count), count <= DEV_STEPS_MAX. b->index and
- * b->n_blocks are set. No command is made behind the deadline, however late the kernel started and however busy it is:
- * a lease ends soon after it, and then the slots may be another's. 0: all steps were signalled. -ETIMEDOUT, -ECANCELED
- * (abort word), -EPROTO: steps from b->first_open on were not; commands may still be in flight, so the caller resets
- * the queue pairs, then calls dev_io_fail_rest. Nothing is reported as failed before that.
+ * The kernel's body for one thread block: serves the steps that were loaded. No command is made behind the deadline,
+ * however late the kernel started and however busy it is: a lease ends soon after it, and then the slots may be
+ * another's. 0: all steps were signalled. -ETIMEDOUT, -ECANCELED (abort word), -EPROTO: steps from b->first_open on
+ * were not; commands may still be in flight, so the caller resets the queue pairs, then calls dev_io_fail_rest. Nothing
+ * is reported as failed before that.
  */
-PORT_FN int dev_io_run(struct dev_block *b, uint32_t sq_first, uint32_t count)
+PORT_FN int dev_io_serve(struct dev_block *b)
 {
 	uint64_t deadline_ns = ~0ull;
 	uint32_t turns = 0; /* until the clock is looked at again */
 
-	dev_steps_load(b, sq_first, count);
-	for (uint32_t i = 0; i < count; i++)
-		if (b->steps[i].iocb->deadline_ns < deadline_ns)
-			deadline_ns = b->steps[i].iocb->deadline_ns;
+	for (uint32_t i = 0; i < b->n_steps; i++)
+		if (b->steps[i].deadline_ns < deadline_ns)
+			deadline_ns = b->steps[i].deadline_ns;
 	while (b->first_open < b->n_steps) {
 		int moved, n;
 
 		if (!turns--) {
-			if (port_now_ns() >= deadline_ns)
+			if (dev_now_ns(b) >= deadline_ns)
 				return -ETIMEDOUT;
 			turns = DEV_CLOCK_TURNS;
 		}
-		moved = dev_fill(b);
+		moved = dev_work_reap(b);
+		moved |= dev_fill(b);
 		n = dev_reap(b);
 		if (n < 0)
 			return n;
@@ -214,6 +229,13 @@ PORT_FN int dev_io_run(struct dev_block *b, uint32_t sq_first, uint32_t count)
 		turns = 0; /* time has passed */
 	}
 	return 0;
+}
+
+/* For IOCBs sq[sq_first .. sq_first + count), count <= DEV_STEPS_MAX; b->index and b->n_blocks are set. */
+PORT_FN int dev_io_run(struct dev_block *b, uint32_t sq_first, uint32_t count)
+{
+	dev_steps_load(b, sq_first, count);
+	return dev_io_serve(b);
 }
 
 /* After the queue pairs were reset: every command id and bounce buffer is free again. */

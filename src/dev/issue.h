@@ -2,43 +2,14 @@
  * issue.h - makes one NVMe command from the front of a span: as many elements as are contiguous on disk, fit MDTS, and
  * fit the data pointer's list; or a part of one element that is larger than that.
  *
+ * Data of a write is on its way to the bounce buffer when the command is made (move.h); it is posted once it is there.
  * This is the only place where commands that move data are built, and so the only place where addresses on the medium
  * are checked against the pool's range.
  */
 #ifndef TUTTI_DEV_ISSUE_H
 #define TUTTI_DEV_ISSUE_H
 
-#include <errno.h>
-
-#include "dev/run.h"
-
-PORT_FN void dev_copy(void *dst, const void *src, uint64_t bytes) { __builtin_memcpy(dst, src, bytes); }
-PORT_FN void dev_zero(void *dst, uint64_t bytes) { __builtin_memset(dst, 0, bytes); }
-
-/* The part of the checksum that the bytes contribute. */
-PORT_FN uint64_t dev_sum(const void *data, uint64_t bytes, uint64_t offset)
-{
-#if defined(__CUDA_ARCH__)
-	return objsum_part_plain(data, bytes, offset);
-#else
-	return objsum_part(data, bytes, offset);
-#endif
-}
-
-PORT_FN uint64_t dev_copy_sum(void *dst, const void *src, uint64_t bytes, uint64_t offset)
-{
-#if defined(__CUDA_ARCH__)
-	dev_copy(dst, src, bytes);
-	return objsum_part_plain(src, bytes, offset);
-#else
-	return objsum_copy_part(dst, src, bytes, offset);
-#endif
-}
-
-PORT_FN uint8_t *dev_bounce_at(const struct dev_block *b, const struct dev_cmd *c)
-{
-	return b->bounce + c->bounce * b->bounce_bytes;
-}
+#include "dev/move.h"
 
 PORT_FN struct dev_cmd *dev_cmd_take(struct dev_block *b, int bounce)
 {
@@ -53,7 +24,7 @@ PORT_FN struct dev_cmd *dev_cmd_take(struct dev_block *b, int bounce)
 		c->bounce = b->free_bounce;
 		b->free_bounce = b->bounce_next[c->bounce];
 	}
-	c->busy = 1;
+	c->busy = DEV_CMD_OURS;
 	b->in_flight++;
 	return c;
 }
@@ -68,36 +39,6 @@ PORT_FN void dev_cmd_give(struct dev_block *b, struct dev_cmd *c)
 	c->next_free = b->free_cmd;
 	b->free_cmd = (uint16_t)(c - b->cmds);
 	b->in_flight--;
-}
-
-/* Entry that element e of a span belongs to. */
-PORT_FN uint32_t dev_span_entry(const struct dev_step *s, const struct dev_span *span, uint32_t e)
-{
-	return span->first + (dev_step_is_layer(s) ? e % span->len : e);
-}
-
-/* Entry (or IOCTX) i failed; it keeps its first reason. */
-PORT_FN void dev_entry_fail(struct dev_step *s, uint32_t i, int32_t status)
-{
-	int32_t *result = s->kind == WIRE_STEP_EXPLICIT ? &dev_step_ioctx(s)[i].status : &s->plan->results[i];
-
-	if (*result == 0) {
-		*result = status;
-		s->failed++;
-	}
-	if (s->status == 0)
-		s->status = status;
-	/* Other blocks may do the same: any of their reasons will do. Ordered before the step's completion. */
-	if (s->plan)
-		port_store_release32(&s->plan->first_error, (uint32_t)status);
-}
-
-/* Element e of a span failed for good. */
-PORT_FN void dev_elem_fail(struct dev_block *b, struct dev_step *s, const struct dev_span *span, uint32_t e,
-                           int32_t status)
-{
-	dev_count(&b->stats.failed_elements, 1);
-	dev_entry_fail(s, dev_span_entry(s, span, e), status);
 }
 
 PORT_FN void dev_span_advance(struct dev_span *span, uint32_t n)
@@ -159,8 +100,7 @@ PORT_FN int64_t dev_fit_bounce(const struct dev_block *b, const struct dev_step 
                                uint32_t n_max, struct dev_dptr *d, const struct dev_cmd *c, struct dev_span *cut)
 {
 	struct dev_elem at = dev_run_elem(s, cut, place, cut->pos);
-	uint64_t room = b->bounce_bytes < b->mdts_bytes ? b->bounce_bytes : b->mdts_bytes, bytes, added;
-	int rc;
+	uint64_t room = b->bounce_bytes < b->mdts_bytes ? b->bounce_bytes : b->mdts_bytes, bytes;
 
 	if (at.pitch <= room && !cut->part_offset) {
 		cut->n = (uint32_t)(room / at.pitch) < n_max ? (uint32_t)(room / at.pitch) : n_max;
@@ -172,99 +112,43 @@ PORT_FN int64_t dev_fit_bounce(const struct dev_block *b, const struct dev_step 
 		cut->part_bytes = (uint32_t)bytes;
 	}
 	dev_dptr_begin(d, &c->list, b->sgl_max);
-	rc = dev_add_memory(&b->map, d, (uint64_t)(uintptr_t)dev_bounce_at(b, c), bytes, &added);
-	if (rc || added != bytes)
-		return rc ? rc : -EINVAL;
-	return (int64_t)bytes;
+	return dev_dptr_add(d, b->bounce_dma + c->bounce * b->bounce_bytes, bytes) ? -EINVAL : (int64_t)bytes;
 }
 
-/* Moves data between engine memory and the command's bounce buffer, summing on the way. in: 1 is towards the engine. */
-PORT_FN void dev_bounce_move(struct dev_block *b, struct dev_step *s, const struct dev_cmd *c, int in)
-{
-	const struct dev_plan *p = s->plan;
-	const struct dev_span *sp = &c->span;
-	uint64_t t0 = port_now_ns();
-
-	for (uint32_t k = 0; k < sp->n; k++) {
-		uint32_t object = (sp->pos + k) / sp->len, entry = dev_span_entry(s, sp, sp->pos + k);
-		uint64_t offset = sp->part_bytes ? sp->part_offset : 0;
-		uint64_t pitch = sp->part_bytes ? sp->part_bytes : p->geom.pitch_bytes;
-		uint64_t left = offset < p->geom.object_bytes ? p->geom.object_bytes - offset : 0;
-		uint64_t bytes = left < pitch ? left : pitch, part;
-		uint8_t *buf = dev_bounce_at(b, c) + k * pitch;
-		uint8_t *mem = (uint8_t *)(uintptr_t)dev_plan_mem(p, s->kind, object, entry) + offset;
-
-		part = in ? dev_copy_sum(mem, buf, bytes, offset) : dev_copy_sum(buf, mem, bytes, offset);
-		if (in)
-			part = 0 - part;
-		else
-			dev_zero(buf + bytes, pitch - bytes); /* nothing of ours leaks to the medium */
-		if (!in && c->alone)
-			part = 0; /* a retry: summed when the whole command was made */
-		*dev_plan_sum(p, s->kind, entry, object) += part;
-		dev_count(&b->stats.sum_bytes, bytes);
-		dev_count(&b->stats.bounced_bytes, bytes);
-	}
-	dev_count(&b->stats.sum_ns, port_now_ns() - t0);
-}
-
-/* Fills the bounce buffer of a header command before it is written. */
-PORT_FN void dev_headers_fill(struct dev_block *b, struct dev_step *s, const struct dev_cmd *c)
-{
-	const struct dev_plan *p = s->plan;
-
-	dev_zero(dev_bounce_at(b, c), c->span.n * p->geom.header_bytes);
-	if (s->kind == WIRE_STEP_INVALIDATE)
-		return;
-	for (uint32_t k = 0; k < c->span.n; k++) {
-		uint32_t entry = c->span.first + c->span.pos + k;
-		struct wire_header *h = (struct wire_header *)(void *)(dev_bounce_at(b, c) + k * p->geom.header_bytes);
-		uint64_t *sums = geom_header_sums(h);
-
-		h->rank = p->rank;
-		h->objects = geom_objects(&p->geom);
-		h->depth = p->depth + entry;
-		h->object_bytes = p->geom.object_bytes;
-		h->generation = p->generation;
-		h->sequence = p->sequence;
-		h->epoch = p->epoch;
-		dev_copy(h->ns_digest, p->ns_digest, WIRE_KEY_BYTES);
-		dev_copy(h->key, p->keys[entry], WIRE_KEY_BYTES);
-		dev_copy(h->parent, entry ? p->keys[entry - 1] : p->parent, WIRE_KEY_BYTES);
-		for (uint32_t layer = 0; layer < p->geom.layers; layer++)
-			for (uint32_t o = 0; o < p->geom.objects_per_layer; o++)
-				*sums++ = objsum_seed(p->geom.object_bytes) + *dev_plan_sum(p, layer, entry, o);
-		geom_header_seal(h);
-	}
-}
-
-/* Queues the command. -ERANGE when it would leave the pool's space: nothing was queued. */
-PORT_FN int dev_cmd_post(struct dev_block *b, struct dev_cmd *c, const struct dev_elem *at, uint64_t offset,
+/* Makes the command. -ERANGE when it would leave the pool's space. */
+PORT_FN int dev_cmd_make(struct dev_block *b, struct dev_cmd *c, const struct dev_elem *at, uint64_t offset,
                          uint64_t bytes, const struct dev_dptr *d)
 {
 	const struct dev_target *t = &b->dev[at->dev];
 	uint64_t lba = offset >> t->lba_shift;
 	uint64_t mask = (1ull << t->lba_shift) - 1;
-	struct nvme_sqe e;
+	struct nvme_sqe *e = &c->sqe;
 
 	if (offset < t->first_byte || offset + bytes > t->end_byte || (offset | bytes) & mask || !bytes)
 		return -ERANGE;
-	dev_zero(&e, sizeof(e));
-	e.opcode = at->op == WIRE_WRITE ? NVME_CMD_WRITE : NVME_CMD_READ;
-	e.cid = (uint16_t)(c - b->cmds);
-	e.nsid = t->nsid;
-	e.cdw10 = (uint32_t)lba;
-	e.cdw11 = (uint32_t)(lba >> 32);
-	e.cdw12 = (uint32_t)(bytes >> t->lba_shift) - 1;
-	dev_dptr_finish(d, &e);
-	dev_qp_post(&b->qp[t->qp], &e);
-	b->rung |= 1u << t->qp;
+	dev_zero(e, sizeof(*e));
+	e->opcode = at->op == WIRE_WRITE ? NVME_CMD_WRITE : NVME_CMD_READ;
+	e->cid = (uint16_t)(c - b->cmds);
+	e->nsid = t->nsid;
+	e->cdw10 = (uint32_t)lba;
+	e->cdw11 = (uint32_t)(lba >> 32);
+	e->cdw12 = (uint32_t)(bytes >> t->lba_shift) - 1;
+	dev_dptr_finish(d, e);
+	c->qp = (uint16_t)t->qp;
 	dev_count(&b->stats.commands, 1);
 	if (at->op == WIRE_WRITE)
 		dev_count(&b->stats.bytes_written, bytes);
 	else
 		dev_count(&b->stats.bytes_read, bytes);
 	return 0;
+}
+
+/* Queues the command that was made; dev_fill rings. */
+PORT_FN void dev_cmd_post(struct dev_block *b, struct dev_cmd *c)
+{
+	c->busy = DEV_CMD_THEIRS;
+	dev_qp_post(&b->qp[c->qp], &c->sqe);
+	b->rung |= 1u << c->qp;
 }
 
 PORT_FN uint8_t dev_step_cmd_kind(const struct dev_step *s)
@@ -316,17 +200,7 @@ PORT_FN int dev_issue(struct dev_block *b, struct dev_span *span, int alone)
 	at = dev_run_elem(s, span, &place, span->pos);
 	bytes = bounce ? dev_fit_bounce(b, s, &place, n_max, &d, c, cut)
 	               : dev_fit_direct(b, s, &place, n_max, &d, &c->list, cut);
-	if (bytes > 0) {
-		if (bounce && at.op == WIRE_WRITE) {
-			if (layer)
-				dev_bounce_move(b, s, c, 0);
-			else
-				dev_headers_fill(b, s, c);
-		}
-		rc = dev_cmd_post(b, c, &at, at.offset + span->part_offset, (uint64_t)bytes, &d);
-	} else {
-		rc = (int)bytes;
-	}
+	rc = bytes > 0 ? dev_cmd_make(b, c, &at, at.offset + span->part_offset, (uint64_t)bytes, &d) : (int)bytes;
 	if (rc) {
 		dev_elem_fail(b, s, span, span->pos, rc);
 		dev_cmd_give(b, c);
@@ -334,6 +208,12 @@ PORT_FN int dev_issue(struct dev_block *b, struct dev_span *span, int alone)
 		return 1;
 	}
 	s->pending++;
+	c->medium = 0;
+	c->work = (uint8_t)(!bounce || at.op != WIRE_WRITE ? DEV_WORK_NONE
+	                    : layer                        ? DEV_WORK_OUT
+	                                                   : DEV_WORK_HEADERS_OUT);
+	if (!c->work || dev_work_start(b, s, c))
+		dev_cmd_post(b, c);
 	dev_count(&b->stats.elements, cut->part_bytes ? 0 : cut->n);
 	if (cut->part_bytes && span->part_offset + cut->part_bytes < (bounce ? at.pitch : at.bytes))
 		span->part_offset += cut->part_bytes;

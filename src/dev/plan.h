@@ -61,9 +61,9 @@ struct dev_plan {
 	 * so header and data may arrive in any.
 	 */
 	uint64_t *sums;
-	int32_t *results;     /* [entry]: 0, or the first failure: sticky */
-	uint32_t first_error; /* of any entry (a result, as its bits): what a wait for a layer returns */
-	uint32_t rsvd1;
+	int32_t *results;      /* [entry]: 0, or the first failure: sticky. Near the device code */
+	int32_t *results_host; /* the same, where the host looks; equal to results where that is one memory */
+	uint32_t *first_error; /* of any entry (a result, as its bits): what a wait for a layer returns */
 };
 
 /* How a device of the pool is reached. */
@@ -95,14 +95,31 @@ struct dev_span {
 
 struct dev_cmd {
 	struct dev_span span;
+	struct nvme_sqe sqe; /* made, and posted when its data is where the controller will look */
+	uint64_t medium;     /* in place: where the controller says that the data of a read lies; 0: in the buffer */
 	uint16_t next_free;
 	uint16_t bounce; /* number of the buffer; DEV_NONE: direct */
+	uint16_t qp;
+	uint8_t work; /* enum dev_work */
 	uint8_t kind;
 	uint8_t alone; /* a retry of one element: its failure is final */
 	uint8_t busy;
-	uint8_t rsvd;
 	struct dev_list list;
 };
+
+/* What is to be done with a command's data on our side; see move.h. */
+enum dev_work {
+	DEV_WORK_NONE = 0,
+	DEV_WORK_IN,          /* from the bounce buffer (or the medium) to the engine's memory, summed on the way */
+	DEV_WORK_OUT,         /* from the engine's memory to the bounce buffer, likewise */
+	DEV_WORK_SUM,         /* the controller moved it: sum it where it lies */
+	DEV_WORK_HEADERS_IN,  /* check headers, keep their sums */
+	DEV_WORK_HEADERS_OUT, /* make headers */
+	DEV_WORK_VERIFY,      /* of a step, not of a command: compare its sums */
+};
+
+/* dev_cmd.busy: who has it. */
+enum { DEV_CMD_FREE = 0, DEV_CMD_THEIRS = 1, DEV_CMD_OURS = 2 };
 
 #define DEV_NONE 0xffffu
 #define DEV_STEPS_MAX 1024u
@@ -112,15 +129,18 @@ struct dev_cmd {
 struct dev_step {
 	struct wire_iocb *iocb;
 	struct dev_plan *plan;
+	uint64_t deadline_ns;
+	uint32_t id;      /* of the IOCB */
 	uint32_t kind;    /* enum wire_step, or a layer */
 	uint32_t lo, hi;  /* this block's entries */
 	uint32_t next;    /* generator: next entry that no run covers yet */
-	uint32_t pending; /* commands in flight, retries included */
+	uint32_t pending; /* commands in flight or at work, retries included */
 	uint32_t failed;
 	int32_t status;
 	uint8_t issued; /* all commands were made */
 	uint8_t done;
-	uint8_t rsvd[2];
+	uint8_t verifying; /* the movers compare its sums */
+	uint8_t rsvd;
 };
 
 /* Counters of a thread block; core adds them up at any time. Only the owner writes, by dev_count. */
@@ -156,7 +176,11 @@ struct dev_block {
 	uint16_t n_bounce;
 	uint16_t in_flight;
 	uint8_t *bounce; /* n_bounce buffers of bounce_bytes, mapped for the controller */
+	uint64_t bounce_dma;
 	uint64_t bounce_bytes;
+	uint32_t in_place;     /* completions of reads name the medium's address */
+	int32_t exit_rc;       /* of the last kernel, where the host did not run it */
+	int64_t clock_ns;      /* what to add to port_now_ns() for the host's clock; 0 on the host */
 	uint16_t *bounce_next; /* free list */
 	struct port_parker *parker;
 	const uint32_t *abort; /* not 0: give up */
@@ -172,8 +196,12 @@ struct dev_block {
 	struct dev_span run;    /* what is left of the current run: pos..pos+n */
 	struct dev_span *retry; /* ring of failed spans, n_cmds entries */
 	uint32_t retry_head, n_retry;
-	uint32_t rung; /* bit per queue pair: posted, not rung */
+	uint32_t rung;           /* bit per queue pair: posted, not rung */
+	struct dev_mover *mover; /* warps that move and sum data for this block (exec/cuda.cu); NULL on the host */
 	struct dev_stats stats;
 };
+
+/* The host's clock, on either side. */
+PORT_FN uint64_t dev_now_ns(const struct dev_block *b) { return port_now_ns() + (uint64_t)b->clock_ns; }
 
 #endif

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 struct exec;
+struct dev_block;
 
 /* What a kernel is launched with: the ring's entries that it serves. */
 struct exec_job {
@@ -23,6 +24,19 @@ struct exec_job {
 	const uint32_t *event;
 	uint32_t event_value;
 	uint64_t event_deadline_ns;
+	/*
+	 * Where another processor runs the device code, it is not `kernel` that runs but its own form of dev_io_serve,
+	 * over these (in shared memory, one per thread block). Blocks that gave up have exit_rc set; then `gave_up` is
+	 * called after the kernel's end and before `done`, with a stream in which no kernel touches a block until it
+	 * returned. deadline_ns: of the I/O, for the watchdog.
+	 */
+	struct dev_block *const *blocks;
+	void (*gave_up)(void *arg, uint32_t sq_first, uint32_t count);
+	/* After the end of every kernel, before done. */
+	void (*ended)(void *arg);
+	/* By the watchdog: the kernel did not end in time. Raises what streams wait for; nothing may be freed. */
+	void (*lost)(void *arg, uint32_t sq_first, uint32_t count);
+	uint64_t deadline_ns;
 	/* Called once, by the last block, after all returned. May launch. May be NULL. */
 	void (*done)(void *done_arg);
 	void *done_arg;
@@ -32,6 +46,13 @@ struct exec_opts {
 	uint32_t streams;
 	uint32_t blocks;     /* of each stream */
 	uint32_t queue_jobs; /* bound of waiting kernels per stream */
+	int sm_domain;       /* cuda: 1: SMs of their own (a green context), where the driver has it */
+};
+
+/* Memory that device code reads or writes. */
+enum exec_memory {
+	EXEC_SHARED = 0, /* the host too */
+	EXEC_NEAR = 1,   /* device code alone; the host only through copy_in */
 };
 
 struct exec_ops {
@@ -41,8 +62,30 @@ struct exec_ops {
 	void (*close)(struct exec *e);
 	/* Does not wait. -EAGAIN: the stream's queue is full. Any thread. */
 	int (*launch)(struct exec *e, uint32_t stream, const struct exec_job *job);
+	/* 1: device code runs elsewhere: job.blocks, job.gave_up; its waits wake nobody and nobody wakes them. */
+	int remote;
+	/* Zeroed, page aligned if it is large. NULL: no memory. Not on the way of a request: it may be slow. */
+	void *(*memory_get)(struct exec *e, uint64_t bytes, enum exec_memory kind);
+	void (*memory_put)(struct exec *e, void *p, uint64_t bytes, enum exec_memory kind);
+	/* Makes memory of somebody else reachable for device code at its own address; whole pages around it. */
+	int (*share)(struct exec *e, void *p, uint64_t bytes);
+	void (*unshare)(struct exec *e, void *p, uint64_t bytes);
+	/* In the stream's order, before kernels launched later: shared (or, from NULL: zeros) into near memory. */
+	int (*copy_in)(struct exec *e, uint32_t stream, void *near, const void *shared, uint64_t bytes);
+	/* The stream's kernels launched so far have ended, then so has this. For after a failure. */
+	int (*settle)(struct exec *e, uint32_t stream);
+	/* 1: memory of the accelerator; 0: of the host. */
+	int (*is_near)(const void *p);
+	/* The caller's own stream (a CUstream) goes on when *flag (shared) has reached value. -ENOTSUP. */
+	int (*stream_wait)(struct exec *e, void *stream, uint32_t *flag, uint32_t value);
+	/* "cuda, 2 SMs, green context" */
+	const char *(*describe)(struct exec *e);
 };
 
 extern const struct exec_ops exec_host;
+
+/* The CUDA executor, NULL in a build without it. exec_cuda_probe: 0 and what it found, or -errno and why not. */
+const struct exec_ops *exec_cuda(void);
+int exec_cuda_probe(char *text, uint32_t text_bytes);
 
 #endif

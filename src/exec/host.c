@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/err.h"
@@ -193,9 +194,89 @@ static int host_launch(struct exec *e, uint32_t stream, const struct exec_job *j
 	return rc;
 }
 
+/* ---- memory: there is one kind ---- */
+
+static void *host_memory_get(struct exec *e, uint64_t bytes, enum exec_memory kind)
+{
+	uint64_t size = (bytes + 63) / 64 * 64;
+	void *p = aligned_alloc(64, size);
+
+	(void)e;
+	(void)kind;
+	if (p)
+		memset(p, 0, size);
+	return p;
+}
+
+static void host_memory_put(struct exec *e, void *p, uint64_t bytes, enum exec_memory kind)
+{
+	(void)e;
+	(void)bytes;
+	(void)kind;
+	free(p);
+}
+
+static int host_share(struct exec *e, void *p, uint64_t bytes)
+{
+	(void)e;
+	(void)p;
+	(void)bytes;
+	return 0;
+}
+
+static void host_unshare(struct exec *e, void *p, uint64_t bytes) { (void)host_share(e, p, bytes); }
+
+static int host_copy_in(struct exec *e, uint32_t stream, void *near, const void *shared, uint64_t bytes)
+{
+	(void)e;
+	(void)stream;
+	if (shared)
+		memcpy(near, shared, bytes);
+	else
+		memset(near, 0, bytes);
+	return 0;
+}
+
+static int host_settle(struct exec *e, uint32_t stream)
+{
+	(void)e;
+	(void)stream;
+	return 0;
+}
+
+static int host_is_near(const void *p)
+{
+	(void)p;
+	return 0;
+}
+
+static int host_stream_wait(struct exec *e, void *stream, uint32_t *flag, uint32_t value)
+{
+	(void)e;
+	(void)stream;
+	(void)flag;
+	(void)value;
+	return err_set(-ENOTSUP, "the host executor has no streams to wait in; use tutti_wait_layer");
+}
+
+static const char *host_describe(struct exec *e)
+{
+	(void)e;
+	return "host threads";
+}
+
 const struct exec_ops exec_host = {
     .name = "host threads",
     .open = host_open,
     .close = host_close,
     .launch = host_launch,
+    .memory_get = host_memory_get,
+    .memory_put = host_memory_put,
+    .share = host_share,
+    .unshare = host_unshare,
+    .copy_in = host_copy_in,
+    .settle = host_settle,
+    .is_near = host_is_near,
+    .stream_wait = host_stream_wait,
+    .describe = host_describe,
 };

@@ -18,6 +18,17 @@ struct ring_result {
 
 /* init_queue: depth IOCBs (a power of two, at most 65536). -EINVAL, -ENOMEM. */
 int ring_new(uint32_t depth, struct ring **out);
+/*
+ * The same, in memory that the caller finds for what the kernel reads and writes: `near` what only it touches, zeroed;
+ * else what both sides do. silent: the kernel can't wake anybody (a GPU), so who waits looks now and then.
+ */
+struct ring_memory {
+	void *(*get)(void *arg, uint64_t bytes, int near);
+	void (*put)(void *arg, void *p, uint64_t bytes, int near);
+	void *arg;
+	int silent;
+};
+int ring_new_in(uint32_t depth, const struct ring_memory *memory, struct ring **out);
 /* Nothing may be in flight. */
 void ring_free(struct ring *r);
 /* What the kernel is given. */
@@ -28,17 +39,21 @@ struct wire_ring *ring_shared(struct ring *r);
  */
 int ring_get(struct ring *r, uint32_t n_ioctx, struct wire_iocb **out, struct wire_ioctx **ioctx);
 /*
- * Appends IOCBs to a stream's SQ. n_blocks thread blocks will serve them. *sq_first is what the kernel is launched
- * with. The SQ has as many entries as there are IOCBs: it can't be full. Order of issue is order of launch.
+ * Appends IOCBs to a stream's SQ. *sq_first is what the kernel is launched with. The SQ has as many entries as there
+ * are IOCBs: it can't be full. Order of issue is order of launch.
  */
-void ring_issue(struct ring *r, uint32_t stream, struct wire_iocb *const *iocbs, uint32_t n, uint32_t n_blocks,
-                uint32_t *sq_first);
+void ring_issue(struct ring *r, uint32_t stream, struct wire_iocb *const *iocbs, uint32_t n, uint32_t *sq_first);
 /* Takes back what ring_issue appended last, when the launch failed. */
 void ring_unissue(struct ring *r, uint32_t stream, uint32_t n);
 /* wait_cqe: 0 and the result; -ETIMEDOUT at deadline_ns (absolute). A completion stays readable until put. */
 int ring_wait(struct ring *r, uint32_t id, uint64_t deadline_ns, struct ring_result *out);
 /* 1: complete (*out is filled); 0: not yet. Does not wait. */
 int ring_done(struct ring *r, uint32_t id, struct ring_result *out);
+/*
+ * For who takes over from a kernel that gave up: the IOCB is complete with this result, its flag is raised. The kernel
+ * has ended. 0: it was complete already, nothing was changed.
+ */
+int ring_complete(struct ring *r, uint32_t id, int32_t status, uint32_t failed);
 /* Gives an IOCB back: it was never issued, or is complete. */
 void ring_put(struct ring *r, uint32_t id);
 

@@ -47,20 +47,27 @@ enum wire_step {
 struct wire_iocb {
 	uint32_t id;
 	uint32_t step;
-	uint64_t plan;  /* struct dev_plan, in memory that the kernel sees; 0 for explicit */
-	uint64_t ioctx; /* struct wire_ioctx array; 0 for a plan's step */
+	uint64_t plan;  /* struct dev_plan, where the kernel reads it; 0 for explicit */
+	uint64_t ioctx; /* struct wire_ioctx array; of a plan's step: the plan, where the host reads it */
 	uint32_t n;     /* IOCTX */
-	uint32_t rsvd;
+	uint32_t flag_value;
 	uint64_t deadline_ns; /* absolute */
 	/* Start only when *event >= event_value (0: at once). The executor waits, not the kernel. */
 	uint64_t event;
 	uint32_t event_value;
-	/* Written by the kernel. */
-	uint32_t blocks_left; /* thread blocks that have not finished their share */
-	int32_t status;       /* first failure that a block met; 0: none */
-	uint32_t failed;      /* blocks of KV (or IOCTX) that failed */
+	uint32_t rsvd;
+	/* Raised to flag_value when the IOCB is done, whatever came of it: a stream of an accelerator waits for it. */
+	uint64_t flag;
 };
 RING_ASSERT(sizeof(struct wire_iocb) == 64, "IOCB");
+
+/* What the thread blocks of a kernel count together; zeros again when the last one has posted the completion. */
+struct wire_iocb_state {
+	uint32_t blocks_done;
+	uint32_t failed; /* blocks of KV (or IOCTX) that failed */
+	int32_t status;  /* first failure that a block met; 0: none */
+	uint32_t rsvd;
+};
 
 struct wire_ring_cqe {
 	uint32_t seq; /* number of the entry + 1, written last with release: the entry is there */
@@ -76,11 +83,10 @@ struct wire_ring {
 	struct wire_iocb *iocb;
 	uint32_t *sq[WIRE_STREAMS]; /* IOCB numbers, of each stream of kernels */
 	struct wire_ring_cqe *cq;
+	struct wire_iocb_state *state; /* of each IOCB; near the kernel: the host does not look */
+	uint32_t *cq_tail;             /* claimed by the kernel's blocks; near it, too */
 	struct port_parker *host;       /* who waits for completions */
 	uint32_t sq_tail[WIRE_STREAMS]; /* written by the host, with release */
-	uint32_t pad1[16];
-	uint32_t cq_tail; /* claimed by the kernel's blocks */
-	uint32_t pad2[15];
 };
 
 #endif

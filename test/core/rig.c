@@ -78,6 +78,11 @@ static void shape_layout(struct rig *r, uint32_t rank)
 	for (uint32_t l = 0; l < s->layers; l++)
 		r->layer_base[rank][l] = r->memory[rank] + s->misalign + l * layer_stride;
 	kv->layer_base = r->layer_base[rank];
+	if (s->accel) {
+		r->accel[rank] = s->accel->get(r->memory_bytes);
+		if (!r->accel[rank])
+			need(-ENOMEM, "KV memory of the accelerator");
+	}
 }
 
 static uint8_t *segment_at(struct rig *r, uint32_t rank, uint64_t block, uint32_t layer, uint32_t o, uint32_t i)
@@ -145,7 +150,23 @@ uint64_t rig_wrong(struct rig *r, uint32_t rank, uint64_t block, const struct tu
 	return wrong;
 }
 
-void rig_wipe(struct rig *r, uint32_t rank) { memset(r->memory[rank], 0xdb, r->memory_bytes); }
+void rig_push(struct rig *r, uint32_t rank)
+{
+	if (r->accel[rank])
+		r->shape.accel->copy(r->accel[rank], r->memory[rank], r->memory_bytes);
+}
+
+void rig_pull(struct rig *r, uint32_t rank)
+{
+	if (r->accel[rank])
+		r->shape.accel->copy(r->memory[rank], r->accel[rank], r->memory_bytes);
+}
+
+void rig_wipe(struct rig *r, uint32_t rank)
+{
+	memset(r->memory[rank], 0xdb, r->memory_bytes);
+	rig_push(r, rank);
+}
 
 /* ---- the stack ---- */
 
@@ -155,6 +176,8 @@ void rig_shape_memory(struct rig *r, const struct rig_shape *shape)
 
 	memset(r, 0, sizeof(*r));
 	*s = *shape;
+	if (!s->accel && getenv("TUTTI_TEST_EXECUTOR") && !strcmp(getenv("TUTTI_TEST_EXECUTOR"), "cuda"))
+		s->accel = rig_gpu();
 	s->pool_bytes = s->pool_bytes ? s->pool_bytes : 64u << 20;
 	s->devices = s->devices ? s->devices : 1;
 	s->ranks = s->ranks ? s->ranks : 1;
@@ -223,7 +246,18 @@ int rig_open_lane(struct rig *r, uint32_t rank)
 	o.no_verify = r->shape.no_verify;
 	o.deadline_ns = r->shape.deadline_ns;
 	o.store_queue_layers = r->shape.store_queue_layers;
+	o.executor = r->shape.executor;
+	o.bounce_bytes = r->shape.bounce_bytes;
 	rc = tutti_lane_open(&o, &r->digest, &r->lane[rank]);
+	if (!rc && r->accel[rank]) {
+		struct tutti_kv_layout kv = r->kv[rank];
+		void *base[256];
+
+		for (uint32_t l = 0; l < kv.layers; l++)
+			base[l] = r->accel[rank] + ((uint8_t *)kv.layer_base[l] - r->memory[rank]);
+		kv.layer_base = base;
+		return tutti_lane_register(r->lane[rank], &kv);
+	}
 	return rc ? rc : tutti_lane_register(r->lane[rank], &r->kv[rank]);
 }
 
@@ -252,8 +286,11 @@ void rig_down(struct rig *r)
 {
 	need(rig_close_lanes(r), "close lanes");
 	need(tutti_store_close(r->store), "close store");
-	for (uint32_t rank = 0; rank < r->shape.ranks; rank++)
+	for (uint32_t rank = 0; rank < r->shape.ranks; rank++) {
 		munmap(r->memory[rank], r->memory_bytes);
+		if (r->accel[rank])
+			r->shape.accel->put(r->accel[rank]);
+	}
 	for (uint32_t i = 0; i < r->shape.devices; i++)
 		unlink(r->paths[i]);
 }
@@ -306,6 +343,7 @@ int rig_store(struct rig *r, const struct tutti_key *keys, size_t n, const uint6
 		for (uint32_t rank = 0; rank < r->shape.ranks && !rc; rank++) {
 			for (size_t i = 0; i < count; i++)
 				rig_fill(r, rank, blocks[first + i], &keys[first + i]);
+			rig_push(r, rank);
 			rc = store_rank(r, rank, blob, bytes, blocks + first, count);
 		}
 		if (!rc)
@@ -331,6 +369,7 @@ static int retrieve_rank(struct rig *r, uint32_t rank, const void *blob, size_t 
 		for (uint32_t l = 0; l < r->shape.layers && !rc; l++)
 			if (tutti_wait_layer(p, l, rig_now() + PLAN_DEADLINE_NS) == -ETIMEDOUT)
 				rc = -ETIMEDOUT;
+		rig_pull(r, rank);
 		for (size_t i = 0; i < n && !rc; i++)
 			*bad += tutti_plan_failed(p, i) != 0;
 		int finished = tutti_plan_finish(p, rig_now() + PLAN_DEADLINE_NS, done, done_bytes, &done_bytes);

@@ -10,7 +10,20 @@
 
 #define RIG_RANKS_MAX 4
 
+/* KV memory that the CPU does not reach: rig's bytes are then a copy, carried by these. */
+struct rig_accel {
+	void *(*get)(uint64_t bytes);
+	void (*put)(void *p);
+	void (*copy)(void *dst, const void *src, uint64_t bytes);
+};
+
+/* The GPU's memory. NULL: this build or machine has none. */
+const struct rig_accel *rig_gpu(void);
+
 struct rig_shape {
+	const struct rig_accel *accel; /* NULL: KV memory is the host's, or the GPU's if TUTTI_TEST_EXECUTOR is cuda */
+	enum tutti_executor executor;
+	uint64_t bounce_bytes;
 	uint64_t pool_bytes; /* 0: 64 MiB */
 	uint32_t devices;    /* 0: 1 */
 	uint32_t ranks;      /* 0: 1 */
@@ -48,6 +61,7 @@ struct rig {
 	struct tutti_ns_spec spec;
 	void *layer_base[RIG_RANKS_MAX][256];
 	uint8_t *memory[RIG_RANKS_MAX];
+	uint8_t *accel[RIG_RANKS_MAX]; /* where the engine's memory is, if not there */
 	uint64_t memory_bytes;
 };
 
@@ -69,6 +83,9 @@ void rig_keys(const struct rig *r, uint64_t seed, size_t n, struct tutti_key *ke
 void rig_fill(struct rig *r, uint32_t rank, uint64_t block, const struct tutti_key *key);
 void rig_fill_layer(struct rig *r, uint32_t rank, uint64_t block, uint32_t layer, const struct tutti_key *key);
 uint64_t rig_wrong(struct rig *r, uint32_t rank, uint64_t block, const struct tutti_key *key);
+/* Carry all KV memory of a rank to and from the accelerator, if there is one. */
+void rig_push(struct rig *r, uint32_t rank);
+void rig_pull(struct rig *r, uint32_t rank);
 /* Wipes all KV memory of a rank. */
 void rig_wipe(struct rig *r, uint32_t rank);
 

@@ -39,7 +39,7 @@ static void wait_has_a_deadline(void)
 
 	CHECK_EQ(ring_new(4, &r), 0);
 	CHECK_EQ(ring_get(r, 0, &io, NULL), 0);
-	ring_issue(r, 0, &io, 1, 1, &first);
+	ring_issue(r, 0, &io, 1, &first);
 	CHECK_EQ(ring_done(r, io->id, &res), 0);
 	CHECK_EQ(ring_wait(r, io->id, port_now_ns() + 3000000, &res), -ETIMEDOUT);
 	dev_ring_post(ring_shared(r), io->id, -5, 7);
@@ -96,7 +96,7 @@ static void *waiter(void *arg)
 		pthread_mutex_lock(&w.get_lock); /* get and issue: one thread at a time */
 		rc = ring_get(w.ring, 0, &io, NULL);
 		if (!rc)
-			ring_issue(w.ring, k & 1, &io, 1, 1, &first);
+			ring_issue(w.ring, k & 1, &io, 1, &first);
 		pthread_mutex_unlock(&w.get_lock);
 		if (!rc) {
 			port_store_release32(&w.issued[k], io->id + 1);

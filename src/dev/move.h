@@ -1,0 +1,333 @@
+/*
+ * move.h - the work on a command's data that is ours: copying between bounce buffers and the engine's memory, sums,
+ * headers.
+ *
+ * A CPU thread does it on the spot. A thread block of a GPU has warps for it (DEV_MOVERS: exec/cuda.cu): work is handed
+ * to them and comes back through dev_work_next, while the thread that runs the I/O loop goes on. Either way the same
+ * arithmetic says what belongs where.
+ */
+#ifndef TUTTI_DEV_MOVE_H
+#define TUTTI_DEV_MOVE_H
+
+#include <errno.h>
+
+#include "dev/run.h"
+
+PORT_FN void dev_copy(void *dst, const void *src, uint64_t bytes) { __builtin_memcpy(dst, src, bytes); }
+PORT_FN void dev_zero(void *dst, uint64_t bytes) { __builtin_memset(dst, 0, bytes); }
+
+/* The part of the checksum that the bytes contribute. */
+PORT_FN uint64_t dev_sum(const void *data, uint64_t bytes, uint64_t offset)
+{
+#if defined(__CUDA_ARCH__)
+	return objsum_part_plain(data, bytes, offset);
+#else
+	return objsum_part(data, bytes, offset);
+#endif
+}
+
+PORT_FN uint64_t dev_copy_sum(void *dst, const void *src, uint64_t bytes, uint64_t offset)
+{
+#if defined(__CUDA_ARCH__)
+	dev_copy(dst, src, bytes);
+	return objsum_part_plain(src, bytes, offset);
+#else
+	return objsum_copy_part(dst, src, bytes, offset);
+#endif
+}
+
+PORT_FN uint8_t *dev_bounce_at(const struct dev_block *b, const struct dev_cmd *c)
+{
+	return b->bounce + c->bounce * b->bounce_bytes;
+}
+
+/* Sums have several writers on a GPU, which do not go through this thread's cache. */
+PORT_FN uint64_t dev_sum_get(const uint64_t *sum)
+{
+#if defined(__CUDA_ARCH__)
+	return __ldcg((const unsigned long long *)sum);
+#else
+	return *sum;
+#endif
+}
+
+PORT_FN void dev_sum_add(uint64_t *sum, uint64_t part)
+{
+#if defined(__CUDA_ARCH__)
+	atomicAdd((unsigned long long *)sum, (unsigned long long)part);
+#else
+	*sum += part;
+#endif
+}
+
+/* Entry that element e of a span belongs to. */
+PORT_FN uint32_t dev_span_entry(const struct dev_step *s, const struct dev_span *span, uint32_t e)
+{
+	return span->first + (dev_step_is_layer(s) ? e % span->len : e);
+}
+
+/* Entry (or IOCTX) i failed; it keeps its first reason. */
+PORT_FN void dev_entry_fail(struct dev_step *s, uint32_t i, int32_t status)
+{
+	int32_t *result = s->kind == WIRE_STEP_EXPLICIT ? &dev_step_ioctx(s)[i].status : &s->plan->results[i];
+
+	if (*result == 0) {
+		*result = status;
+		s->failed++;
+		if (s->kind != WIRE_STEP_EXPLICIT)
+			s->plan->results_host[i] = status;
+	}
+	if (s->status == 0)
+		s->status = status;
+	/* Other blocks may do the same: any of their reasons will do. Ordered before the step's completion. */
+	if (s->plan)
+		port_store_release32(s->plan->first_error, (uint32_t)status);
+}
+
+/* Element e of a span failed for good. */
+PORT_FN void dev_elem_fail(struct dev_block *b, struct dev_step *s, const struct dev_span *span, uint32_t e,
+                           int32_t status)
+{
+	dev_count(&b->stats.failed_elements, 1);
+	dev_entry_fail(s, dev_span_entry(s, span, e), status);
+}
+
+/* ---- one element of a command's data ---- */
+
+struct dev_piece {
+	uint32_t object, entry;
+	uint64_t offset; /* in the object */
+	uint64_t bytes;  /* of data; the rest of pitch is padding */
+	uint64_t pitch;  /* of the element (or part) in the buffer */
+	uint8_t *buf;    /* NULL: direct */
+	uint8_t *mem;
+	uint64_t *sum;
+};
+
+/* Element k of the command. */
+PORT_FN struct dev_piece dev_piece_at(const struct dev_block *b, const struct dev_step *s, const struct dev_cmd *c,
+                                      uint32_t k)
+{
+	const struct dev_plan *p = s->plan;
+	const struct dev_span *sp = &c->span;
+	uint64_t left;
+	struct dev_piece at;
+
+	at.object = (sp->pos + k) / sp->len;
+	at.entry = dev_span_entry(s, sp, sp->pos + k);
+	at.offset = sp->part_bytes ? sp->part_offset : 0;
+	at.pitch = sp->part_bytes ? sp->part_bytes : p->geom.pitch_bytes;
+	left = at.offset < p->geom.object_bytes ? p->geom.object_bytes - at.offset : 0;
+	at.bytes = left < at.pitch ? left : at.pitch;
+	at.buf = NULL;
+	if (c->medium)
+		at.buf = (uint8_t *)(uintptr_t)c->medium + k * at.pitch;
+	else if (c->bounce != DEV_NONE)
+		at.buf = dev_bounce_at(b, c) + k * at.pitch;
+	at.mem = (uint8_t *)(uintptr_t)dev_plan_mem(p, s->kind, at.object, at.entry) + at.offset;
+	at.sum = dev_plan_sum(p, s->kind, at.entry, at.object);
+	return at;
+}
+
+PORT_FN void dev_move_pieces(struct dev_block *b, struct dev_step *s, const struct dev_cmd *c)
+{
+	uint64_t t0 = port_now_ns();
+
+	for (uint32_t k = 0; k < c->span.n; k++) {
+		struct dev_piece at = dev_piece_at(b, s, c, k);
+		uint64_t part = 0;
+
+		if (c->work == DEV_WORK_IN) {
+			part = 0 - dev_copy_sum(at.mem, at.buf, at.bytes, at.offset);
+		} else {
+			part = dev_copy_sum(at.buf, at.mem, at.bytes, at.offset);
+			dev_zero(at.buf + at.bytes, at.pitch - at.bytes); /* nothing of ours leaks to the medium */
+			if (c->alone)
+				part = 0; /* a retry: summed when the whole command was made */
+		}
+		dev_sum_add(at.sum, part);
+		dev_count(&b->stats.sum_bytes, at.bytes);
+		dev_count(&b->stats.bounced_bytes, at.bytes);
+	}
+	dev_count(&b->stats.sum_ns, port_now_ns() - t0);
+}
+
+/* Must data that the controller moved by itself be summed? */
+PORT_FN int dev_sums_direct(const struct dev_plan *p) { return p->op == WIRE_WRITE || (p->flags & DEV_PLAN_VERIFY); }
+
+/* Sums data that the controller moved straight from or to the engine's memory. */
+PORT_FN void dev_sum_pieces(struct dev_block *b, struct dev_step *s, const struct dev_cmd *c)
+{
+	const struct dev_plan *p = s->plan;
+	uint64_t t0 = port_now_ns();
+
+	for (uint32_t k = 0; k < c->span.n; k++) {
+		struct dev_piece at = dev_piece_at(b, s, c, k);
+		uint64_t part = 0;
+
+		if (dev_sums_direct(p)) {
+			part = dev_sum(at.mem, at.bytes, at.offset);
+			dev_count(&b->stats.sum_bytes, at.bytes);
+		}
+		dev_sum_add(at.sum, p->op == WIRE_WRITE ? part : 0 - part);
+		dev_count(&b->stats.direct_bytes, at.bytes);
+	}
+	dev_count(&b->stats.sum_ns, port_now_ns() - t0);
+}
+
+/* ---- headers ---- */
+
+/* Makes the header of an entry at h, which is zeroed and has header_bytes. */
+PORT_FN void dev_header_make(const struct dev_plan *p, uint32_t entry, struct wire_header *h)
+{
+	uint64_t *sums = geom_header_sums(h);
+
+	h->rank = p->rank;
+	h->objects = geom_objects(&p->geom);
+	h->depth = p->depth + entry;
+	h->object_bytes = p->geom.object_bytes;
+	h->generation = p->generation;
+	h->sequence = p->sequence;
+	h->epoch = p->epoch;
+	dev_copy(h->ns_digest, p->ns_digest, WIRE_KEY_BYTES);
+	dev_copy(h->key, p->keys[entry], WIRE_KEY_BYTES);
+	dev_copy(h->parent, entry ? p->keys[entry - 1] : p->parent, WIRE_KEY_BYTES);
+	for (uint32_t layer = 0; layer < p->geom.layers; layer++)
+		for (uint32_t o = 0; o < p->geom.objects_per_layer; o++)
+			*sums++ = objsum_seed(p->geom.object_bytes) + dev_sum_get(dev_plan_sum(p, layer, entry, o));
+	geom_header_seal(h);
+}
+
+/* Checks the header of an entry and keeps its sums. 0, or why it is none. */
+PORT_FN int dev_header_take(const struct dev_plan *p, uint32_t entry, const struct wire_header *h)
+{
+	const uint64_t *sums = geom_header_sums_const(h);
+	enum geom_header_state state = geom_header_check(h, geom_objects(&p->geom));
+
+	if (state == GEOM_HEADER_OK)
+		state = geom_header_match(h, p->ns_digest, p->keys[entry], p->generation, p->rank);
+	if (state != GEOM_HEADER_OK)
+		return state == GEOM_HEADER_CORRUPT ? -EBADMSG : -ESTALE;
+	for (uint32_t layer = 0; layer < p->geom.layers; layer++)
+		for (uint32_t o = 0; o < p->geom.objects_per_layer; o++)
+			dev_sum_add(dev_plan_sum(p, layer, entry, o), *sums++ - objsum_seed(p->geom.object_bytes));
+	return 0;
+}
+
+PORT_FN uint8_t *dev_header_at(const struct dev_block *b, const struct dev_step *s, const struct dev_cmd *c, uint32_t k)
+{
+	uint8_t *at = c->medium ? (uint8_t *)(uintptr_t)c->medium : dev_bounce_at(b, c);
+
+	return at + k * s->plan->geom.header_bytes;
+}
+
+/* Fills the bounce buffer of a header command before it is written. */
+PORT_FN void dev_headers_out(struct dev_block *b, struct dev_step *s, const struct dev_cmd *c)
+{
+	dev_zero(dev_bounce_at(b, c), c->span.n * s->plan->geom.header_bytes);
+	for (uint32_t k = 0; k < c->span.n && s->kind != WIRE_STEP_INVALIDATE; k++)
+		dev_header_make(s->plan, c->span.first + c->span.pos + k,
+		                (struct wire_header *)(void *)dev_header_at(b, s, c, k));
+}
+
+/* Checks headers that were read and keeps their checksums. */
+PORT_FN void dev_headers_in(struct dev_block *b, struct dev_step *s, const struct dev_cmd *c)
+{
+	for (uint32_t k = 0; k < c->span.n; k++) {
+		uint32_t e = c->span.pos + k;
+		int rc = dev_header_take(s->plan, c->span.first + e,
+		                         (const struct wire_header *)(const void *)dev_header_at(b, s, c, k));
+
+		if (rc)
+			dev_elem_fail(b, s, &c->span, e, rc);
+	}
+}
+
+/* Layer of a retrieve: data and headers are all in. What does not sum up to zero is damaged. */
+PORT_FN void dev_step_verify(struct dev_step *s)
+{
+	const struct dev_plan *p = s->plan;
+
+	for (uint32_t i = s->lo; i < s->hi; i++) {
+		uint64_t diff = 0;
+
+		for (uint32_t o = 0; o < p->geom.objects_per_layer; o++)
+			diff |= dev_sum_get(dev_plan_sum(p, s->kind, i, o));
+		if (diff && !p->results[i])
+			dev_entry_fail(s, i, -EBADMSG);
+	}
+}
+
+/* ---- who does it ---- */
+
+#if defined(__CUDACC__) && defined(DEV_MOVERS)
+/* exec/mover.cuh */
+__device__ int mover_start(struct dev_block *b, struct dev_step *s, struct dev_cmd *c);
+__device__ struct dev_cmd *mover_next(struct dev_block *b);
+__device__ int mover_ready(const struct dev_block *b);
+__device__ int mover_verify(struct dev_block *b, struct dev_step *s);
+#endif
+#if defined(__CUDA_ARCH__) && defined(DEV_MOVERS)
+#define DEV_HAND_OVER 1
+#endif
+
+/* Starts c->work. 1: it is done; 0: dev_work_next will give c back. */
+PORT_FN int dev_work_start(struct dev_block *b, struct dev_step *s, struct dev_cmd *c)
+{
+#if defined(DEV_HAND_OVER)
+	return mover_start(b, s, c);
+#else
+	switch (c->work) {
+	case DEV_WORK_IN:
+	case DEV_WORK_OUT:
+		dev_move_pieces(b, s, c);
+		break;
+	case DEV_WORK_SUM:
+		dev_sum_pieces(b, s, c);
+		break;
+	case DEV_WORK_HEADERS_IN:
+		dev_headers_in(b, s, c);
+		break;
+	case DEV_WORK_HEADERS_OUT:
+		dev_headers_out(b, s, c);
+		break;
+	}
+	return 1;
+#endif
+}
+
+/* A command whose work is done; NULL: none. */
+PORT_FN struct dev_cmd *dev_work_next(struct dev_block *b)
+{
+#if defined(DEV_HAND_OVER)
+	return mover_next(b);
+#else
+	(void)b;
+	return NULL;
+#endif
+}
+
+/* 1: dev_work_next or dev_verify has news. */
+PORT_FN int dev_work_ready(const struct dev_block *b)
+{
+#if defined(DEV_HAND_OVER)
+	return mover_ready(b);
+#else
+	(void)b;
+	return 0;
+#endif
+}
+
+/* Compares the step's sums and fails the entries that differ. 0: not done yet, call again. */
+PORT_FN int dev_verify(struct dev_block *b, struct dev_step *s)
+{
+#if defined(DEV_HAND_OVER)
+	return mover_verify(b, s);
+#else
+	(void)b;
+	dev_step_verify(s);
+	return 1;
+#endif
+}
+
+#endif
