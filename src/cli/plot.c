@@ -183,7 +183,20 @@ static int ends_with(const char *text, const char *end)
 	return n > m && strcmp(text + n - m, end) == 0;
 }
 
-int plot_check_path(const char *path) { return ends_with(path, ".svg") || ends_with(path, ".png") ? 0 : -EINVAL; }
+int plot_check_path(const char *path)
+{
+	char folder[4096];
+	char *slash;
+
+	if (!ends_with(path, ".svg") && !ends_with(path, ".png"))
+		return -EINVAL;
+	snprintf(folder, sizeof(folder), "%s", path);
+	slash = strrchr(folder, '/');
+	if (!slash)
+		return access(".", W_OK) ? -errno : 0;
+	slash[slash == folder] = 0; /* "/x.svg" lies in "/" */
+	return access(folder, W_OK) ? -errno : 0;
+}
 
 int plot_write(const struct plot *p, const char *path, char *made, size_t made_bytes)
 {

@@ -26,7 +26,7 @@ struct plot {
  * made: the file that was written. 0, -EINVAL: another ending, -ENOENT: no gnuplot, -EIO: gnuplot failed, errno.
  */
 int plot_write(const struct plot *p, const char *path, char *made, size_t made_bytes);
-/* 0, or -EINVAL: neither .svg nor .png. */
+/* Before the work begins: 0, -EINVAL: neither .svg nor .png; or why its folder can't be written to. */
 int plot_check_path(const char *path);
 
 #endif

@@ -90,6 +90,7 @@ static void say(const struct demo *d, const char *format, ...)
 static int choose_sizes(struct demo *d)
 {
 	uint64_t room, ram = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	int result;
 
 	d->folder = d->a->dir ? d->a->dir : cli_pool_folder();
 	room = cli_pool_room(d->folder);
@@ -104,8 +105,10 @@ static int choose_sizes(struct demo *d)
 	d->fit_bytes = d->pool_bytes / 4 * 3 < FIT_BYTES ? d->pool_bytes / 4 * 3 : FIT_BYTES;
 	snprintf(d->plot, sizeof(d->plot), "%s%s", d->a->plot ? d->a->plot : d->folder,
 	         d->a->plot ? "" : "/tutti-demo.svg");
-	if (plot_check_path(d->plot))
-		return cli_complain(d->call, CLI_USAGE, "--plot: '%s' must end in .svg or .png", d->plot);
+	result = plot_check_path(d->plot);
+	if (result)
+		return cli_complain(d->call, CLI_USAGE, "--plot: '%s': %s", d->plot,
+		                    result == -EINVAL ? "must end in .svg or .png" : strerror(-result));
 	d->o = (struct replay_opts){.block_tokens = BLOCK_TOKENS,
 	                            .scale = 1,
 	                            .workers = 2,

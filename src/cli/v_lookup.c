@@ -106,16 +106,14 @@ static void *read_items(const struct cli_call *call, const char *name, int keys,
 	return items;
 }
 
-static struct tutti_key *keys_of_tokens(const struct cli_call *call, struct tutti_ns *ns, const char *name, size_t *n,
-                                        int *status)
+/* *n: tokens in, keys out. */
+static struct tutti_key *keys_of_tokens(const struct cli_call *call, struct tutti_ns *ns, const uint32_t *tokens,
+                                        size_t *n, int *status)
 {
 	struct tutti_key *keys = NULL, digest;
 	struct tutti_ns_info info;
-	uint32_t *tokens = read_items(call, name, 0, TOKENS_MAX, n, status);
 	int result;
 
-	if (!tokens)
-		return NULL;
 	result = tutti_ns_get_info(ns, &info);
 	if (!result) {
 		memcpy(digest.b, info.digest, sizeof(digest.b));
@@ -123,7 +121,6 @@ static struct tutti_key *keys_of_tokens(const struct cli_call *call, struct tutt
 		keys = calloc(*n + 1, sizeof(*keys));
 		result = keys ? tutti_keys(&digest, NULL, tokens, info.block_tokens, NULL, *n, keys) : -ENOMEM;
 	}
-	free(tokens);
 	if (!result)
 		return keys;
 	*status = cli_fail(call, result, "computing keys");
@@ -153,16 +150,28 @@ static int run_lookup(const struct cli_call *call)
 	struct tutti_store *s;
 	struct tutti_ns *ns;
 	int status = CLI_DONE, result;
+	void *items;
 
 	if (!a->tokens == !a->keys)
 		return cli_complain(call, CLI_USAGE, "say what to look up: --tokens FILE or --keys FILE");
-	s = cli_pool_open(call, call->operands, call->n_operands, &status);
-	if (!s)
+	/* Read before the pool is opened: whoever writes into our stdin may have it open until then. */
+	items = read_items(call, a->keys ? a->keys : a->tokens, a->keys != NULL, a->keys ? KEYS_MAX : TOKENS_MAX, &n,
+	                   &status);
+	if (!items)
 		return status;
+	s = cli_pool_open(call, call->operands, call->n_operands, &status);
+	if (!s) {
+		free(items);
+		return status;
+	}
 	ns = cli_pool_ns(call, s, a->ns, &status);
-	if (ns)
-		keys = a->keys ? read_items(call, a->keys, 1, KEYS_MAX, &n, &status)
-		               : keys_of_tokens(call, ns, a->tokens, &n, &status);
+	if (ns && a->keys) {
+		keys = items;
+		items = NULL;
+	} else if (ns) {
+		keys = keys_of_tokens(call, ns, items, &n, &status);
+	}
+	free(items);
 	if (keys) {
 		result = n ? tutti_lookup(ns, keys, n, 0, &matched, NULL) : 0;
 		status = result ? cli_fail(call, result, "looking up") : show(call, keys, n, matched);

@@ -159,6 +159,7 @@ static int make_opts(const struct cli_call *call, struct replay_opts *o)
 	static const enum tutti_controller controllers[] = {TUTTI_CTRL_AUTO, TUTTI_CTRL_VIRT, TUTTI_CTRL_MODEL};
 	const struct replay_args *a = call->args;
 	char why[256];
+	int result;
 
 	*o = (struct replay_opts){.block_tokens = (uint32_t)a->block_tokens,
 	                          .scale = a->scale,
@@ -171,8 +172,10 @@ static int make_opts(const struct cli_call *call, struct replay_opts *o)
 	                          .lane = TUTTI_LANE_OPTS_INIT};
 	if (model_find(a->model, &o->model, why, sizeof(why)))
 		return cli_complain(call, CLI_USAGE, "--model: %s", why);
-	if (a->plot && plot_check_path(a->plot))
-		return cli_complain(call, CLI_USAGE, "--plot: '%s' must end in .svg or .png", a->plot);
+	result = a->plot ? plot_check_path(a->plot) : 0;
+	if (result)
+		return cli_complain(call, CLI_USAGE, "--plot: '%s': %s", a->plot,
+		                    result == -EINVAL ? "must end in .svg or .png" : strerror(-result));
 	o->lane.controller = controllers[a->controller];
 	o->lane.sms = (uint32_t)a->sms;
 	o->lane.queue_depth = (uint32_t)a->depth;

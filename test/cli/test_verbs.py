@@ -186,6 +186,7 @@ def test_plot():
     svg, png = path("p.svg"), path("p.png")
     args = ["replay", *SMALL, "--fit", "12M", "--turns", "2", "--pool-size", "64M"]
     fails(2, ".svg or .png", args=[*args, "--plot", path("p.pdf")])
+    fails(2, "No such file", args=[*args, "--plot", path("none/p.svg")])  # before the work, not after it
     no_gnuplot = run(*args, "--plot", svg, env={"PATH": "/nonexistent"})
     assert "gnuplot" in no_gnuplot.stderr and "set terminal svg" in open(svg + ".gp").read()
     if not shutil.which("gnuplot"):
@@ -236,6 +237,10 @@ def test_ls_and_lookup():
     found = run_json("lookup", "--keys", "-", p, stdin=keys)
     assert found["matched"] == found["blocks"] == len(chain) == chain[-1]["depth"] + 1
     assert run_json("lookup", "--tokens", "-", p, stdin=" ".join(map(str, range(200))))["matched"] == 0
+    # The help's own example: both ends of the pipe open the same pool, one after the other.
+    pipe = f"'{TUTTI}' ls '{p}' | head -1 | cut -d' ' -f1 | '{TUTTI}' lookup --keys - '{p}'"
+    r = subprocess.run(["bash", "-c", pipe], capture_output=True, text=True, env=ENV, timeout=TIMEOUT_S)
+    assert r.returncode == 0 and r.stdout.startswith("1 of 1 blocks"), r
     fails(2, "word 2", args=["lookup", "--keys", "-", p], stdin=chain[0]["key"] + " zz")
     fails(2, "token id", args=["lookup", "--tokens", "-", p], stdin="1 2 4294967296")
     fails(2, "--tokens", args=["lookup", p])
@@ -259,10 +264,13 @@ def test_verify_finds_and_repairs():
     bad = run_json("verify", p, status=1)
     assert bad["damaged"] > 0, bad
     assert "repair" in run("verify", p, status=1).stderr
-    assert run_json("verify", "--repair", p, status=1)["repaired"] is True
+    repaired = run_json("verify", "--repair", p, status=1)
+    assert repaired["repaired"] is True and repaired["damaged"] == bad["damaged"], repaired
+    gone = repaired["namespaces"][0]["taken_out"]
+    assert gone >= bad["damaged"], repaired
     assert run_json("verify", p)["damaged"] == 0
     after = run_json("info", p)["namespaces"][0]["committed"]
-    assert after < i["committed"]
+    assert after == i["committed"] - gone
     x = run_json("replay", "--pool", p, *SMALL, "--fit", "12M", "--turns", "1")  # what is left is right
     assert x["sum"]["mismatched_bytes"] == 0
 
