@@ -1,7 +1,7 @@
 /*
  * test_outcomes.c - what each wait of a plan says when one block of it fails: layers before the failure are good, from
- * it on every wait tells, the completion names that block alone. The same with PRP lists, several thread blocks, bounced
- * memory. And what a layer costs its caller, whatever the plan's size.
+ * it on every wait tells, the completion names that block alone. The same with PRP lists, several thread blocks and
+ * bounced memory. And what a layer costs its caller, whatever the plan's size.
  */
 #include <errno.h>
 #include <unistd.h>
