@@ -34,8 +34,10 @@ CPPFLAGS = -D_GNU_SOURCE -Iinclude -Isrc
 TEST_CPPFLAGS = -Itest -I.
 ALL_CFLAGS = -std=c11 $(CPPFLAGS) $(CFLAGS) -fPIC -pthread $(WARNINGS) $(CFLAGS_EXTRA)
 ALL_LDFLAGS = -pthread -Wl,--as-needed $(CFLAGS_EXTRA) $(LDFLAGS_EXTRA)
-LIBS = -luring -lxxhash -lcrypto -lpthread -lm $(CUDA_LIBS)
-CLI_LIBS = -ljansson -llzma $(LIBS)
+LIBS_STATIC =
+lib_of = $(foreach l,$(1),$(if $(LIBS_STATIC),-l:lib$(l).a,-l$(l)))
+LIBS = $(call lib_of,uring xxhash crypto) -lpthread -lm $(CUDA_LIBS)
+CLI_LIBS = $(call lib_of,jansson lzma) $(LIBS)
 
 # CUDA=1 (make cuda): the GPU executor is part of the library; the only part that nvcc compiles.
 CUDA =
@@ -82,8 +84,8 @@ MICRO = $(patsubst bench/micro/%.c,$(BUILD)/micro/%,$(MICRO_SRC))
 EXAMPLES = $(call prog,$(EXAMPLE_SRC))
 TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(PARTS)
 
-.PHONY: all lib cli cuda demo test test-nvme test-programs check tidy bench bench-programs fuzz fuzz-programs soak \
-	sanitize sanitize-programs asan-programs tsan-programs install clean help FORCE
+.PHONY: all lib cli cuda gpu-pack demo test test-nvme test-programs check tidy bench bench-programs fuzz \
+	fuzz-programs soak sanitize sanitize-programs asan-programs tsan-programs install clean help FORCE
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
@@ -181,6 +183,22 @@ $(BUILD)/tutti.bash: $(CLI)
 
 cuda: ## with the GPU executor, into $(BUILD)/cuda: library, command, tests, micro benchmarks (needs nvcc)
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/cuda CUDA=1 all test-programs bench-programs
+
+# What tools/gpu-check takes to a machine with a GPU that has neither network nor -dev packages: programs with these
+# libraries inside, and the libraries and headers to build them there.
+GPU_PACK = .carry/gpu
+GPU_PROGRAMS = tutti test/exec/test_cuda test/core/test_faults test/core/test_timeouts micro/micro_gpu
+GPU_LIBS = uring xxhash crypto jansson lzma
+GPU_HEADERS = liburing.h liburing xxhash.h openssl jansson.h jansson_config.h lzma.h lzma
+gpu-pack: ## programs and libraries for tools/gpu-check on another machine, into .carry/gpu
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/pack CUDA=1 LIBS_STATIC=1 \
+		$(addprefix $(BUILD)/pack/,$(GPU_PROGRAMS))
+	@rm -rf $(GPU_PACK) && mkdir -p $(GPU_PACK)/lib $(GPU_PACK)/include
+	@for p in $(GPU_PROGRAMS); do strip -o $(GPU_PACK)/$$(basename $$p) $(BUILD)/pack/$$p || exit; done
+	@for l in $(GPU_LIBS); do cp "$$($(CC) -print-file-name=lib$$l.a)" $(GPU_PACK)/lib || exit; done
+	@for h in $(GPU_HEADERS); do for d in /usr/include /usr/include/x86_64-linux-gnu; do \
+		[ ! -e $$d/$$h ] || cp -r $$d/$$h $(GPU_PACK)/include/; done; done
+	@du -sh $(GPU_PACK)
 
 # ---- trying it ----
 

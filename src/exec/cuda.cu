@@ -34,6 +34,7 @@ extern "C" {
 #define GRACE_NS 1000000000ull
 #define CLOCK_ROUNDS 32u
 #define PAGE_BYTES 4096u
+#define GREENS_MAX 16u
 
 /* ---- the kernel ---- */
 
@@ -212,7 +213,6 @@ struct exec {
 	uint32_t n_streams, blocks;
 	uint32_t n_stages, dyn_bytes, dyn_max;
 	int64_t clock_ns;
-	CUgreenCtx green;
 	uint32_t sms;
 	char text[120];
 	pthread_t watchdog;
@@ -238,7 +238,7 @@ static void *driver_fn(const char *name)
 	void *fn = NULL;
 	cudaDriverEntryPointQueryResult found;
 
-	if (cudaGetDriverEntryPointByVersion(name, &fn, 12040, cudaEnableDefault, &found) != cudaSuccess ||
+	if (cudaGetDriverEntryPointByVersion(name, &fn, CUDA_VERSION, cudaEnableDefault, &found) != cudaSuccess ||
 	    found != cudaDriverEntryPointSuccess) {
 		cudaGetLastError();
 		return NULL;
@@ -570,53 +570,90 @@ int exec_cuda_probe(char *text, uint32_t text_bytes)
 	return 0;
 }
 
-/* SMs of our own. 0, or the driver's error. */
-static int green_open(struct exec *e, uint32_t sms)
+/*
+ * Green contexts are made once and kept: a process has few kinds, and the driver does not give all of one's memory
+ * back. Lanes of equal size share theirs, and so its SMs.
+ */
+static struct {
+	pthread_mutex_t lock;
+	uint32_t n;
+	struct {
+		int device;
+		uint32_t asked, sms;
+		CUgreenCtx context;
+	} made[GREENS_MAX];
+} greens = {PTHREAD_MUTEX_INITIALIZER, 0, {}};
+
+static int green_make(int device, uint32_t asked, CUgreenCtx *out, uint32_t *sms)
 {
 	typedef CUresult (*resource_fn)(CUdevice, CUdevResource *, CUdevResourceType);
 	typedef CUresult (*split_fn)(CUdevResource *, unsigned *, const CUdevResource *, CUdevResource *, unsigned,
 	                             unsigned);
 	typedef CUresult (*desc_fn)(CUdevResourceDesc *, CUdevResource *, unsigned);
 	typedef CUresult (*create_fn)(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned);
-	typedef CUresult (*stream_fn)(CUstream *, CUgreenCtx, unsigned, int);
 	resource_fn resource = (resource_fn)driver_fn("cuDeviceGetDevResource");
 	split_fn split = (split_fn)driver_fn("cuDevSmResourceSplitByCount");
 	desc_fn describe = (desc_fn)driver_fn("cuDevResourceGenerateDesc");
 	create_fn create = (create_fn)driver_fn("cuGreenCtxCreate");
-	stream_fn stream = (stream_fn)driver_fn("cuGreenCtxStreamCreate");
 	CUdevResource all, mine, rest;
 	CUdevResourceDesc desc;
 	unsigned n = 1;
 	CUresult rc;
 
-	if (!resource || !split || !describe || !create || !stream)
+	if (!resource || !split || !describe || !create)
 		return CUDA_ERROR_NOT_FOUND;
-	rc = resource(e->device, &all, CU_DEV_RESOURCE_TYPE_SM);
+	rc = resource(device, &all, CU_DEV_RESOURCE_TYPE_SM);
 	if (!rc)
-		rc = split(&mine, &n, &all, &rest, CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING, sms);
+		rc = split(&mine, &n, &all, &rest, CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING, asked);
 	if (rc) {
 		n = 1;
-		rc = split(&mine, &n, &all, &rest, 0, sms);
+		rc = split(&mine, &n, &all, &rest, 0, asked);
 	}
 	if (!rc)
 		rc = describe(&desc, &mine, 1);
 	if (!rc)
-		rc = create(&e->green, desc, e->device, CU_GREEN_CTX_DEFAULT_STREAM);
-	for (uint32_t i = 0; i < e->n_streams && !rc; i++)
-		rc = stream(&e->streams[i].stream, e->green, CU_STREAM_NON_BLOCKING, 0);
+		rc = create(out, desc, device, CU_GREEN_CTX_DEFAULT_STREAM);
 	if (!rc)
-		e->sms = mine.sm.smCount;
+		*sms = mine.sm.smCount;
 	return (int)rc;
 }
 
-static void green_close(struct exec *e)
+static int green_find(int device, uint32_t asked, CUgreenCtx *out, uint32_t *sms)
 {
-	typedef CUresult (*destroy_fn)(CUgreenCtx);
-	destroy_fn destroy = (destroy_fn)driver_fn("cuGreenCtxDestroy");
+	int rc = 0;
+	uint32_t i = 0;
 
-	if (e->green && destroy)
-		destroy(e->green);
-	e->green = NULL;
+	pthread_mutex_lock(&greens.lock);
+	while (i < greens.n && (greens.made[i].device != device || greens.made[i].asked != asked))
+		i++;
+	if (i == GREENS_MAX)
+		rc = CUDA_ERROR_OUT_OF_MEMORY;
+	else if (i == greens.n)
+		rc = green_make(device, asked, &greens.made[i].context, &greens.made[i].sms);
+	if (!rc && i == greens.n) {
+		greens.made[i].device = device;
+		greens.made[i].asked = asked;
+		greens.n++;
+	}
+	if (!rc) {
+		*out = greens.made[i].context;
+		*sms = greens.made[i].sms;
+	}
+	pthread_mutex_unlock(&greens.lock);
+	return rc;
+}
+
+/* Streams on SMs of our own. 0, or the driver's error. */
+static int green_open(struct exec *e, uint32_t asked)
+{
+	typedef CUresult (*stream_fn)(CUstream *, CUgreenCtx, unsigned, int);
+	stream_fn stream = (stream_fn)driver_fn("cuGreenCtxStreamCreate");
+	CUgreenCtx green;
+	int rc = stream ? green_find(e->device, asked, &green, &e->sms) : CUDA_ERROR_NOT_FOUND;
+
+	for (uint32_t i = 0; i < e->n_streams && !rc; i++)
+		rc = (int)stream(&e->streams[i].stream, green, CU_STREAM_NON_BLOCKING, 0);
+	return rc;
 }
 
 static int streams_make(struct exec *e, const struct exec_opts *o)
@@ -627,7 +664,6 @@ static int streams_make(struct exec *e, const struct exec_opts *o)
 		snprintf(e->text, sizeof(e->text), "cuda, %u SMs, green context", e->sms);
 		return 0;
 	}
-	green_close(e);
 	cudaDeviceGetStreamPriorityRange(&low, &high);
 	for (uint32_t i = 0; i < e->n_streams; i++) {
 		int err = cuda_error(
@@ -637,9 +673,10 @@ static int streams_make(struct exec *e, const struct exec_opts *o)
 			return err;
 	}
 	if (o->sm_domain)
-		snprintf(e->text, sizeof(e->text), "cuda, %u SMs, high priority (no green context: %d)", o->blocks, rc);
-	else
-		snprintf(e->text, sizeof(e->text), "cuda, %u SMs, high-priority stream", o->blocks);
+		log_warn(
+		    "cuda: no green context (error %d): the I/O kernel shares its SMs with compute, and starts late",
+		    rc);
+	snprintf(e->text, sizeof(e->text), "cuda, %u SMs, priority stream", o->blocks);
 	return 0;
 }
 
@@ -755,7 +792,6 @@ static void cuda_close(struct exec *e)
 		if (s->stop)
 			cudaFree(s->stop);
 	}
-	green_close(e);
 	free(e);
 }
 

@@ -7,9 +7,9 @@
  *   warps 2+ the summers: sum a stage while the copy out of it runs; check and make headers; compare sums. What bulk
  *            copies can't do (addresses or lengths that are no multiples of 16, GPUs before Hopper) they copy themselves
  *
- * Chunks have numbers: begun <= copied out <= retired, each in order; chunk k lies in stage k % n_stages. A chunk is
- * retired when its copy out has completed and the summers have left it; then its part is added to the object's sum. A
- * command is given back with its last chunk. Two mbarriers a stage: `full` (data is there) and `empty` (all summers are
+ * Chunks have numbers; chunk k lies in stage k % n_stages. They are begun, copied out, retired and landed in order: a
+ * chunk is retired, its stage free and its part added to the object's sum, when the copy out has read the stage and
+ * the summers have left it; it has landed when the copy out has completed. A command is given back with its last. Two mbarriers a stage: `full` (data is there) and `empty` (all summers are
  * through), each flips once a chunk.
  */
 #ifndef TUTTI_EXEC_MOVER_CUH
@@ -25,7 +25,9 @@
 #define MOVER_THREADS (64u + MOVER_SUMMERS)
 #define MOVER_QUEUE 512u      /* power of two, above the largest number of commands and the one step */
 #define MOVER_VERIFY 0x10000u /* in work[] and done[]: not a command, but the step in front */
-#define MOVER_IN_FLIGHT 2u    /* copies out that are not waited for */
+#define MOVER_READING 1u      /* copies out that may still read their stage when older stages are taken again */
+#define MOVER_LANDING 4u      /* copies out that are not waited for */
+#define MOVER_ENDS 16u        /* power of two, above MOVER_LANDING: commands whose last chunk has not landed */
 
 enum mover_op { MOVER_STOP = 1, MOVER_SUM, MOVER_COPY, MOVER_TAKE_HEADERS, MOVER_MAKE_HEADERS, MOVER_COMPARE };
 
@@ -57,6 +59,7 @@ struct dev_mover {
 	unsigned long long part[MOVER_STAGES_MAX];
 	uint64_t full[MOVER_STAGES_MAX], empty[MOVER_STAGES_MAX];
 	struct mover_chunk chunk[MOVER_STAGES_MAX];
+	uint32_t end_chunk[MOVER_ENDS], end_what[MOVER_ENDS]; /* see mover_land */
 	uint32_t work[MOVER_QUEUE], done[MOVER_QUEUE];
 };
 
@@ -128,10 +131,14 @@ static __device__ __forceinline__ void mover_bulk_commit(void)
 {
 	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-/* All but the newest MOVER_IN_FLIGHT copies out have completed; all of them. */
+/* All but the newest MOVER_READING copies out have read their stages; all but MOVER_LANDING have landed; all have. */
+static __device__ __forceinline__ void mover_bulk_wait_read(void)
+{
+	asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(MOVER_READING) : "memory");
+}
 static __device__ __forceinline__ void mover_bulk_wait_some(void)
 {
-	asm volatile("cp.async.bulk.wait_group 2;" ::: "memory");
+	asm volatile("cp.async.bulk.wait_group %0;" ::"n"(MOVER_LANDING) : "memory");
 }
 static __device__ __forceinline__ void mover_bulk_wait_all(void)
 {
@@ -145,6 +152,7 @@ static __device__ __forceinline__ void mover_fence(void) { asm volatile("fence.p
 static __device__ __forceinline__ void mover_bulk_in(void *, const void *, uint32_t, uint64_t *) {}
 static __device__ __forceinline__ void mover_bulk_out(void *, const void *, uint32_t) {}
 static __device__ __forceinline__ void mover_bulk_commit(void) {}
+static __device__ __forceinline__ void mover_bulk_wait_read(void) {}
 static __device__ __forceinline__ void mover_bulk_wait_some(void) {}
 static __device__ __forceinline__ void mover_bulk_wait_all(void) {}
 static __device__ __forceinline__ void mover_fence(void) {}
@@ -344,9 +352,15 @@ static __device__ int mover_cut_next(struct dev_block *b, struct mover_cut *cut,
 	return 1;
 }
 
-static __device__ void mover_retire(struct dev_mover *m, uint32_t k)
+/* Numbers of chunks, and the commands that end with one that has not landed. */
+struct mover_line {
+	uint32_t begun, copied, retired;
+	uint32_t end_head, end_tail; /* of the mover's end_chunk[] and end_what[] */
+};
+
+static __device__ void mover_retire(struct dev_mover *m, struct mover_line *l)
 {
-	uint32_t st = k % m->n_stages;
+	uint32_t k = l->retired++, st = k % m->n_stages;
 	struct mover_chunk *ch = &m->chunk[st];
 
 	mover_bar_wait(&m->empty[st], k / m->n_stages & 1u);
@@ -355,66 +369,91 @@ static __device__ void mover_retire(struct dev_mover *m, uint32_t k)
 	m->part[st] = 0;
 	if (ch->op == MOVER_SUM || ch->op == MOVER_COPY)
 		m->moved_bytes += ch->bytes;
-	if (ch->last)
-		mover_done(m, ch->what);
+	if (ch->last) {
+		m->end_chunk[l->end_tail & (MOVER_ENDS - 1)] = k;
+		m->end_what[l->end_tail++ & (MOVER_ENDS - 1)] = ch->what;
+	}
+}
+
+/* All chunks before `landed` have. */
+static __device__ void mover_land(struct dev_mover *m, struct mover_line *l, uint32_t landed)
+{
+	while (l->end_head != l->end_tail && (int32_t)(landed - m->end_chunk[l->end_head & (MOVER_ENDS - 1)]) > 0)
+		mover_done(m, m->end_what[l->end_head++ & (MOVER_ENDS - 1)]);
+}
+
+/* Starts a chunk into its stage, if one is free and there is something to do. */
+static __device__ int mover_begin(struct dev_block *b, struct mover_cut *cut, struct mover_line *l)
+{
+	struct dev_mover *m = b->mover;
+	uint32_t st = l->begun % m->n_stages;
+	struct mover_chunk *ch = &m->chunk[st];
+	int fresh = !cut->open;
+
+	if (l->begun - l->retired == m->n_stages || !mover_cut_next(b, cut, ch))
+		return 0;
+	if ((ch->op == MOVER_SUM || ch->op == MOVER_TAKE_HEADERS) && ch->bytes) {
+		if (fresh)
+			mover_fence(); /* what the loop saw of the command, before the copy engine's look */
+		mover_bulk_in(m->stages + st * MOVER_STAGE_BYTES, ch->src, ch->bytes, &m->full[st]);
+	} else {
+		mover_bar_arrive(&m->full[st]);
+	}
+	l->begun++;
+	return 1;
+}
+
+/* Starts the copy out of the oldest stage that has none, if its data is there; then retires what is before it. */
+static __device__ void mover_copy_out(struct dev_mover *m, struct mover_line *l)
+{
+	uint32_t st = l->copied % m->n_stages;
+	const struct mover_chunk *ch = &m->chunk[st];
+	/* Headers are made by the summers, then copied out; data is copied out while they sum it. */
+	uint64_t *ready = ch->op == MOVER_MAKE_HEADERS ? &m->empty[st] : &m->full[st];
+
+	if (!mover_bar_passed(ready, l->copied / m->n_stages & 1u))
+		return;
+	if (ch->out && ch->bytes)
+		mover_bulk_out(ch->dst, m->stages + st * MOVER_STAGE_BYTES, ch->bytes);
+	mover_bulk_commit();
+	l->copied++;
+	if (l->copied - l->retired <= MOVER_READING)
+		return;
+	mover_bulk_wait_read();
+	while (l->copied - l->retired > MOVER_READING)
+		mover_retire(m, l);
+	if (l->end_head != l->end_tail) {
+		mover_bulk_wait_some();
+		mover_land(m, l, l->copied - MOVER_LANDING);
+	}
 }
 
 static __device__ void mover_copier(struct dev_block *b)
 {
 	struct dev_mover *m = b->mover;
-	uint32_t begun = 0, copied = 0, retired = 0, idle = 0;
+	struct mover_line l;
 	struct mover_cut cut;
 
+	memset(&l, 0, sizeof(l));
 	cut.open = 0;
 	for (;;) {
-		uint32_t st = begun % m->n_stages;
-
-		if (begun - retired < m->n_stages && mover_cut_next(b, &cut, &m->chunk[st])) {
-			struct mover_chunk *ch = &m->chunk[st];
-
-			if ((ch->op == MOVER_SUM || ch->op == MOVER_TAKE_HEADERS) && ch->bytes) {
-				mover_fence();
-				mover_bulk_in(m->stages + st * MOVER_STAGE_BYTES, ch->src, ch->bytes, &m->full[st]);
-			} else {
-				mover_bar_arrive(&m->full[st]);
-			}
-			begun++;
-			idle = 0;
+		if (mover_begin(b, &cut, &l))
 			continue;
-		}
-		if (copied < begun) {
-			struct mover_chunk *ch = &m->chunk[copied % m->n_stages];
-			/* Headers are made by the summers, then copied out; data is copied out while they sum it. */
-			uint64_t *ready = ch->op == MOVER_MAKE_HEADERS ? &m->empty[copied % m->n_stages]
-			                                               : &m->full[copied % m->n_stages];
-
-			if (!mover_bar_passed(ready, copied / m->n_stages & 1u))
-				continue;
-			if (ch->out && ch->bytes)
-				mover_bulk_out(ch->dst, m->stages + copied % m->n_stages * MOVER_STAGE_BYTES,
-				               ch->bytes);
-			mover_bulk_commit();
-			copied++;
-			if (copied - retired > MOVER_IN_FLIGHT) {
-				mover_bulk_wait_some();
-				for (; copied - retired > MOVER_IN_FLIGHT; retired++)
-					mover_retire(m, retired);
-			}
-			continue;
-		}
-		if (retired < copied) {
+		if (l.copied != l.begun) {
+			mover_copy_out(m, &l);
+		} else if (l.retired != l.copied || l.end_head != l.end_tail) {
 			mover_bulk_wait_all();
-			for (; retired < copied; retired++)
-				mover_retire(m, retired);
-			continue;
-		}
-		if (mover_load(&m->stop))
+			while (l.retired != l.copied)
+				mover_retire(m, &l);
+			mover_land(m, &l, l.copied);
+		} else if (mover_load(&m->stop)) {
 			break;
-		if (++idle > 16)
-			__nanosleep(100);
+		} else {
+			__nanosleep(50);
+		}
 	}
-	m->chunk[begun % m->n_stages].op = MOVER_STOP;
-	mover_bar_arrive(&m->full[begun % m->n_stages]);
+	m->chunk[l.begun % m->n_stages].op = MOVER_STOP;
+	mover_bar_arrive(&m->full[l.begun % m->n_stages]);
 }
 
 /* ---- the summers ---- */
@@ -432,6 +471,7 @@ static __device__ uint64_t mover_sum16(const uint8_t *p, uint8_t *dst, uint32_t 
 	const ulonglong2 *v = (const ulonglong2 *)(const void *)p;
 	uint64_t key = (offset / 8 + 2ull * t + 1) * OBJSUM_LANE_KEY, sum = 0;
 
+#pragma unroll 4
 	for (uint32_t i = t; i < bytes / 16; i += MOVER_SUMMERS, key += 2ull * MOVER_SUMMERS * OBJSUM_LANE_KEY) {
 		ulonglong2 x = v[i];
 
