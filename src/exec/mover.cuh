@@ -235,16 +235,81 @@ __device__ int mover_verify(struct dev_block *b, struct dev_step *s)
 
 /* ---- the copier ---- */
 
-/* Where it is in a command. */
+/*
+ * Where it is in a command. The elements of a command are dev_piece_at's; but this thread's time is what bounds a
+ * block's bandwidth, so it walks from one to the next, with nothing divided and the plan's fields at hand.
+ */
 struct mover_cut {
 	struct dev_cmd *c;
 	struct dev_step *s;
-	struct dev_piece piece;
 	uint32_t number;
-	uint32_t k;  /* element */
-	uint64_t at; /* in its data */
+	uint32_t k; /* element */
 	int open;
+	/* Of the command. */
+	int in, sums, negate, moves;
+	uint32_t n, len, inner_count, per_layer;
+	const struct dev_entry *entries; /* of the run's first */
+	uint64_t *sum;                   /* of the run's first, object 0 */
+	uint64_t base, block_stride, outer_stride, inner_stride;
+	uint64_t pitch, bytes, offset; /* of each element */
+	/* Of the element. */
+	uint32_t object, inner, e;
+	uint64_t object_at; /* from the block's start */
+	uint8_t *buf;
+	uint64_t at; /* in its data */
+	uint8_t *mem;
 };
+
+static __device__ void mover_cut_open(const struct dev_block *b, struct mover_cut *u)
+{
+	const struct dev_cmd *c = u->c;
+	const struct dev_plan *p = u->s->plan;
+	const struct dev_span *sp = &c->span;
+	struct dev_piece first = dev_piece_at(b, u->s, c, 0);
+
+	u->in = c->work == DEV_WORK_IN;
+	u->moves = c->work != DEV_WORK_SUM;
+	u->negate = u->in || (!u->moves && p->op == WIRE_READ);
+	u->sums = u->in || !c->alone || !u->moves; /* a retried write: summed when the whole command was made */
+	u->n = sp->n;
+	u->len = sp->len;
+	u->inner_count = p->mem.inner_count;
+	u->per_layer = p->geom.objects_per_layer;
+	u->entries = p->entries + sp->first;
+	u->sum = dev_plan_sum(p, u->s->kind, sp->first, 0);
+	u->base = p->mem.layer_base[u->s->kind];
+	u->block_stride = p->mem.block_stride;
+	u->outer_stride = p->mem.outer_stride;
+	u->inner_stride = p->mem.inner_stride;
+	u->pitch = first.pitch;
+	u->bytes = first.bytes;
+	u->offset = first.offset;
+	u->object = first.object;
+	u->e = first.entry - sp->first;
+	u->inner = first.object % u->inner_count;
+	u->object_at = first.object / u->inner_count * u->outer_stride + u->inner * u->inner_stride + first.offset;
+	u->buf = first.buf;
+	u->mem = first.mem;
+}
+
+static __device__ void mover_cut_step(struct mover_cut *u)
+{
+	u->at = 0;
+	u->k++;
+	if (u->k == u->n)
+		return;
+	u->buf += u->pitch;
+	if (++u->e == u->len) {
+		u->e = 0;
+		u->object++;
+		u->object_at += u->inner_stride;
+		if (++u->inner == u->inner_count) {
+			u->inner = 0;
+			u->object_at += u->outer_stride - u->inner_count * u->inner_stride;
+		}
+	}
+	u->mem = (uint8_t *)(uintptr_t)(u->base + u->entries[u->e].block * u->block_stride + u->object_at);
+}
 
 static __device__ void mover_zero(uint8_t *at, uint64_t bytes)
 {
@@ -264,38 +329,31 @@ static __device__ void mover_done(struct dev_mover *m, uint32_t what)
 }
 
 /* Next chunk of a command with data. */
-static __device__ void mover_cut_data(struct dev_block *b, struct mover_cut *cut, struct mover_chunk *ch)
+static __device__ void mover_cut_data(struct mover_cut *u, struct mover_chunk *ch)
 {
-	struct dev_cmd *c = cut->c;
-	int in = c->work == DEV_WORK_IN;
-	const struct dev_piece *p = &cut->piece;
-	uint64_t left;
+	uint64_t left = u->bytes - u->at;
 
-	if (!cut->at)
-		cut->piece = dev_piece_at(b, cut->s, c, cut->k);
-	left = p->bytes - cut->at;
 	ch->bytes = left < MOVER_STAGE_BYTES ? (uint32_t)left : MOVER_STAGE_BYTES;
-	ch->offset = p->offset + cut->at;
-	ch->src = (in ? p->buf : p->mem) + cut->at;
-	ch->dst = (in ? p->mem : p->buf) + cut->at;
-	ch->sum = !in && c->alone ? NULL : p->sum; /* a retry: summed when the whole command was made */
-	ch->negate = in || (c->work == DEV_WORK_SUM && cut->s->plan->op == WIRE_READ);
-	ch->out = c->work != DEV_WORK_SUM;
+	ch->offset = u->offset + u->at;
+	ch->src = (u->in ? u->buf : u->mem) + u->at;
+	ch->dst = (u->in ? u->mem : u->buf) + u->at;
+	ch->sum = u->sums ? u->sum + (uint64_t)u->e * u->per_layer + u->object : NULL;
+	ch->negate = (uint8_t)u->negate;
+	ch->out = (uint8_t)u->moves;
 	ch->op = MOVER_SUM;
 	if (!MOVER_BULK || (((uintptr_t)ch->src | (uintptr_t)ch->dst | ch->bytes) & 15u)) {
 		ch->op = MOVER_COPY;
-		if (c->work == DEV_WORK_SUM)
-			ch->dst = NULL;
 		ch->out = 0;
 	}
-	cut->at += ch->bytes;
-	if (cut->at == p->bytes) {
-		if (c->work == DEV_WORK_OUT)
-			mover_zero(p->buf + p->bytes, p->pitch - p->bytes); /* nothing of ours leaks to the medium */
-		cut->at = 0;
-		cut->k++;
+	if (!u->moves)
+		ch->dst = NULL;
+	u->at += ch->bytes;
+	if (u->at == u->bytes) {
+		if (!u->in && u->moves && u->pitch != u->bytes)
+			mover_zero(u->buf + u->bytes, u->pitch - u->bytes); /* nothing of ours leaks to the medium */
+		mover_cut_step(u);
 	}
-	ch->last = cut->k == c->span.n;
+	ch->last = u->k == u->n;
 }
 
 static __device__ void mover_cut_headers(struct dev_block *b, struct mover_cut *cut, struct mover_chunk *ch)
@@ -346,24 +404,32 @@ static __device__ int mover_cut_next(struct dev_block *b, struct mover_cut *cut,
 	} else if (cut->c->work == DEV_WORK_HEADERS_IN || cut->c->work == DEV_WORK_HEADERS_OUT) {
 		mover_cut_headers(b, cut, ch);
 	} else {
-		mover_cut_data(b, cut, ch);
+		if (!cut->open)
+			mover_cut_open(b, cut);
+		mover_cut_data(cut, ch);
 	}
 	cut->open = !ch->last;
 	return 1;
 }
 
-/* Numbers of chunks, and the commands that end with one that has not landed. */
+/* Numbers of chunks, the stages where the next of each kind lies, and the commands whose last chunk has not landed. */
 struct mover_line {
 	uint32_t begun, copied, retired;
-	uint32_t end_head, end_tail; /* of the mover's end_chunk[] and end_what[] */
+	uint32_t begin_stage, copy_stage, retire_stage;
+	uint32_t copy_turn, retire_turn; /* parity of their stages' barriers */
+	uint32_t end_head, end_tail;     /* of the mover's end_chunk[] and end_what[] */
 };
 
 static __device__ void mover_retire(struct dev_mover *m, struct mover_line *l)
 {
-	uint32_t k = l->retired++, st = k % m->n_stages;
+	uint32_t k = l->retired++, st = l->retire_stage;
 	struct mover_chunk *ch = &m->chunk[st];
 
-	mover_bar_wait(&m->empty[st], k / m->n_stages & 1u);
+	mover_bar_wait(&m->empty[st], l->retire_turn);
+	if (++l->retire_stage == m->n_stages) {
+		l->retire_stage = 0;
+		l->retire_turn ^= 1u;
+	}
 	if (ch->sum)
 		atomicAdd((unsigned long long *)ch->sum, ch->negate ? 0ull - m->part[st] : m->part[st]);
 	m->part[st] = 0;
@@ -386,7 +452,7 @@ static __device__ void mover_land(struct dev_mover *m, struct mover_line *l, uin
 static __device__ int mover_begin(struct dev_block *b, struct mover_cut *cut, struct mover_line *l)
 {
 	struct dev_mover *m = b->mover;
-	uint32_t st = l->begun % m->n_stages;
+	uint32_t st = l->begin_stage;
 	struct mover_chunk *ch = &m->chunk[st];
 	int fresh = !cut->open;
 
@@ -400,23 +466,28 @@ static __device__ int mover_begin(struct dev_block *b, struct mover_cut *cut, st
 		mover_bar_arrive(&m->full[st]);
 	}
 	l->begun++;
+	l->begin_stage = st + 1 == m->n_stages ? 0 : st + 1;
 	return 1;
 }
 
 /* Starts the copy out of the oldest stage that has none, if its data is there; then retires what is before it. */
 static __device__ void mover_copy_out(struct dev_mover *m, struct mover_line *l)
 {
-	uint32_t st = l->copied % m->n_stages;
+	uint32_t st = l->copy_stage;
 	const struct mover_chunk *ch = &m->chunk[st];
 	/* Headers are made by the summers, then copied out; data is copied out while they sum it. */
 	uint64_t *ready = ch->op == MOVER_MAKE_HEADERS ? &m->empty[st] : &m->full[st];
 
-	if (!mover_bar_passed(ready, l->copied / m->n_stages & 1u))
+	if (!mover_bar_passed(ready, l->copy_turn))
 		return;
 	if (ch->out && ch->bytes)
 		mover_bulk_out(ch->dst, m->stages + st * MOVER_STAGE_BYTES, ch->bytes);
 	mover_bulk_commit();
 	l->copied++;
+	if (++l->copy_stage == m->n_stages) {
+		l->copy_stage = 0;
+		l->copy_turn ^= 1u;
+	}
 	if (l->copied - l->retired <= MOVER_READING)
 		return;
 	mover_bulk_wait_read();
@@ -452,8 +523,8 @@ static __device__ void mover_copier(struct dev_block *b)
 			__nanosleep(50);
 		}
 	}
-	m->chunk[l.begun % m->n_stages].op = MOVER_STOP;
-	mover_bar_arrive(&m->full[l.begun % m->n_stages]);
+	m->chunk[l.begin_stage].op = MOVER_STOP;
+	mover_bar_arrive(&m->full[l.begin_stage]);
 }
 
 /* ---- the summers ---- */
@@ -567,13 +638,12 @@ static __device__ void mover_summer(struct dev_block *b, uint32_t t)
 {
 	struct dev_mover *m = b->mover;
 
-	for (uint32_t k = 0;; k++) {
-		uint32_t st = k % m->n_stages;
+	for (uint32_t st = 0, turn = 0;; turn ^= st + 1 == m->n_stages, st = st + 1 == m->n_stages ? 0 : st + 1) {
 		uint8_t *stage = m->stages + st * MOVER_STAGE_BYTES;
 		const struct mover_chunk *ch = &m->chunk[st];
 		uint64_t sum = 0;
 
-		mover_bar_wait(&m->full[st], k / m->n_stages & 1u);
+		mover_bar_wait(&m->full[st], turn);
 		if (ch->op == MOVER_STOP)
 			break;
 		if (ch->op == MOVER_SUM && ch->sum) {
