@@ -80,7 +80,18 @@ static uint32_t list_pages(const struct ctrl_info *info)
 	return pages < 1 ? 1 : pages > DEV_LIST_PAGES_MAX ? DEV_LIST_PAGES_MAX : pages;
 }
 
-static int block_memory(struct engine *e, struct block *b, uint32_t n_lists, uint64_t *dma)
+static int add_run(void *arg, uint64_t va, uint64_t bytes, uint64_t dma)
+{
+	return map_insert(arg, va, bytes, dma);
+}
+
+/* Memory for the controller, and how it sees it. */
+static int map_memory(struct engine *e, void *va, uint64_t bytes, int *registered)
+{
+	return ctrl_mem_map_runs(e->o.ctrl_ops, e->o.ctrl, va, bytes, registered, add_run, &e->map);
+}
+
+static int block_memory(struct engine *e, struct block *b, uint32_t n_lists)
 {
 	uint64_t lists = (uint64_t)b->dev.n_cmds * n_lists * DEV_PAGE_BYTES;
 	int registered, rc;
@@ -90,7 +101,7 @@ static int block_memory(struct engine *e, struct block *b, uint32_t n_lists, uin
 	if (!b->memory)
 		return err_set(-ENOMEM, "no memory for %llu bytes of lists and bounce buffers",
 		               (unsigned long long)b->memory_bytes);
-	rc = e->o.ctrl_ops->mem_map(e->o.ctrl, b->memory, b->memory_bytes, dma, &registered);
+	rc = map_memory(e, b->memory, b->memory_bytes, &registered);
 	if (rc)
 		return rc;
 	b->mapped = 1;
@@ -99,15 +110,19 @@ static int block_memory(struct engine *e, struct block *b, uint32_t n_lists, uin
 		return rc;
 	b->shared = 1;
 	b->dev.bounce = b->memory + lists;
-	b->dev.bounce_dma = *dma + lists;
-	return map_insert(&e->map, (uint64_t)(uintptr_t)b->memory, b->memory_bytes, *dma);
+	if (map_find(&e->map, (uint64_t)(uintptr_t)b->dev.bounce, b->memory_bytes - lists, &b->dev.bounce_dma))
+		b->dev.bounce_dma = 0; /* in pieces: found through the map */
+	if (!b->dev.bounce_dma && b->dev.n_bounce && e->exec_ops->remote)
+		return err_set(-EOPNOTSUPP,
+		               "the drive sees bounce buffers in pieces, which device code on a GPU can't follow; "
+		               "turn the IOMMU on in translating mode, or use executor host");
+	return 0;
 }
 
 static int block_lists(struct engine *e, struct block *b)
 {
 	struct dev_block *d = &b->dev;
 	uint32_t n_lists = list_pages(&e->info);
-	uint64_t dma;
 	int rc;
 
 	d->cmds = shared_get(e, d->n_cmds * sizeof(*d->cmds));
@@ -116,14 +131,14 @@ static int block_lists(struct engine *e, struct block *b)
 	d->bounce_next = shared_get(e, (d->n_bounce + 1u) * sizeof(*d->bounce_next));
 	if (!d->cmds || !d->retry || !d->steps || !d->bounce_next)
 		return err_set(-ENOMEM, "no memory for %u commands", d->n_cmds);
-	rc = block_memory(e, b, n_lists, &dma);
+	rc = block_memory(e, b, n_lists);
 	for (uint32_t i = 0; i < d->n_cmds && !rc; i++) {
 		d->cmds[i].list.n_pages = n_lists;
-		for (uint32_t k = 0; k < n_lists; k++) {
-			uint64_t at = ((uint64_t)i * n_lists + k) * DEV_PAGE_BYTES;
+		for (uint32_t k = 0; k < n_lists && !rc; k++) {
+			uint8_t *page = b->memory + ((uint64_t)i * n_lists + k) * DEV_PAGE_BYTES;
 
-			d->cmds[i].list.page[k] = (uint64_t *)(void *)(b->memory + at);
-			d->cmds[i].list.dma[k] = dma + at;
+			d->cmds[i].list.page[k] = (uint64_t *)(void *)page;
+			rc = map_find(&e->map, (uint64_t)(uintptr_t)page, DEV_PAGE_BYTES, &d->cmds[i].list.dma[k]);
 		}
 	}
 	return rc;
@@ -414,13 +429,12 @@ void engine_stats(struct engine *e, struct dev_stats *out)
 
 int engine_map(struct engine *e, void *va, uint64_t bytes, int *registered)
 {
-	uint64_t dma;
 	int rc;
 
 	pthread_mutex_lock(&e->ctrl_lock);
-	rc = e->o.ctrl_ops->mem_map(e->o.ctrl, va, bytes, &dma, registered);
+	rc = map_memory(e, va, bytes, registered);
 	pthread_mutex_unlock(&e->ctrl_lock);
-	return rc ? rc : map_insert(&e->map, (uint64_t)(uintptr_t)va, bytes, dma);
+	return rc;
 }
 
 int engine_launch(struct engine *e, const struct engine_launch *l)

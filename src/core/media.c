@@ -13,7 +13,8 @@
 
 #include "base/err.h"
 #include "core/pages.h"
-#include "dev/dptr.h"
+#include "dev/run.h"
+#include "map/map.h"
 
 #define CELLS 32u
 #define CELL_BYTES (256u << 10)
@@ -43,7 +44,7 @@ struct media {
 	pthread_mutex_t lock;
 	uint8_t *arena; /* CELLS buffers, then CELLS list pages */
 	uint64_t arena_bytes;
-	uint64_t arena_dma;
+	struct map map; /* of the arena */
 	uint32_t cell_bytes;
 	struct cell cell[CELLS];
 	uint32_t in_flight;
@@ -62,6 +63,8 @@ struct cursor {
 static int post(struct media *m, uint32_t id, uint8_t opcode, uint32_t dev, uint64_t offset, uint64_t bytes)
 {
 	const struct ctrl_ns_info *ns = &m->info.ns[dev];
+	struct wire_map view = map_view(&m->map);
+	uint64_t added;
 	struct nvme_sqe e;
 	struct dev_dptr d;
 
@@ -78,7 +81,9 @@ static int post(struct media *m, uint32_t id, uint8_t opcode, uint32_t dev, uint
 		e.cdw11 = (uint32_t)((offset / ns->lba_bytes) >> 32);
 		e.cdw12 = (uint32_t)(bytes / ns->lba_bytes) - 1;
 		dev_dptr_begin(&d, &m->cell[id].list, m->info.sgl_max);
-		if (dev_dptr_add(&d, m->arena_dma + (uint64_t)id * m->cell_bytes, bytes))
+		if (dev_add_memory(&view, &d, (uint64_t)(uintptr_t)m->arena + (uint64_t)id * m->cell_bytes, bytes,
+		                   &added) ||
+		    added < bytes)
 			return err_set(-EINVAL, "media: %llu bytes do not fit one command", (unsigned long long)bytes);
 		dev_dptr_finish(&d, &e);
 	}
@@ -329,6 +334,11 @@ int media_zero(struct media *m, uint32_t dev, uint64_t offset_bytes, uint64_t by
 
 const struct store_media *media_table(struct media *m) { return &m->table; }
 
+static int add_run(void *arg, uint64_t va, uint64_t bytes, uint64_t dma)
+{
+	return map_insert(arg, va, bytes, dma);
+}
+
 static int arena_new(struct media *m)
 {
 	uint64_t lists = (uint64_t)CELLS * DEV_PAGE_BYTES;
@@ -339,18 +349,16 @@ static int arena_new(struct media *m)
 	m->arena = pages_alloc(m->arena_bytes);
 	if (!m->arena)
 		return err_set(-ENOMEM, "media: no memory for its buffers");
-	rc = m->ops->mem_map(m->ctrl, m->arena, m->arena_bytes, &m->arena_dma, &registered);
-	if (rc)
-		return rc;
-	m->mapped = 1;
-	for (uint32_t i = 0; i < CELLS; i++) {
-		uint64_t at = (uint64_t)CELLS * m->cell_bytes + (uint64_t)i * DEV_PAGE_BYTES;
+	rc = ctrl_mem_map_runs(m->ops, m->ctrl, m->arena, m->arena_bytes, &registered, add_run, &m->map);
+	m->mapped = rc == 0;
+	for (uint32_t i = 0; i < CELLS && !rc; i++) {
+		uint8_t *page = m->arena + (uint64_t)CELLS * m->cell_bytes + (uint64_t)i * DEV_PAGE_BYTES;
 
 		m->cell[i].list.n_pages = 1;
-		m->cell[i].list.page[0] = (uint64_t *)(void *)(m->arena + at);
-		m->cell[i].list.dma[0] = m->arena_dma + at;
+		m->cell[i].list.page[0] = (uint64_t *)(void *)page;
+		rc = map_find(&m->map, (uint64_t)(uintptr_t)page, DEV_PAGE_BYTES, &m->cell[i].list.dma[0]);
 	}
-	return 0;
+	return rc;
 }
 
 int media_new(const struct ctrl_ops *ops, struct ctrl *ctrl, const struct ctrl_info *info, struct media **out)
@@ -364,6 +372,7 @@ int media_new(const struct ctrl_ops *ops, struct ctrl *ctrl, const struct ctrl_i
 	m->ops = ops;
 	m->ctrl = ctrl;
 	m->info = *info;
+	map_init(&m->map);
 	pthread_mutex_init(&m->lock, NULL);
 	rc = arena_new(m);
 	if (!rc)
@@ -397,6 +406,7 @@ void media_free(struct media *m)
 		return; /* the controller may still write to the arena: it stays, mapped */
 	if (m->mapped)
 		m->ops->mem_unmap(m->ctrl, m->arena, m->arena_bytes);
+	map_free(&m->map);
 	pages_free(m->arena, m->arena_bytes);
 	pthread_mutex_destroy(&m->lock);
 	free(m);

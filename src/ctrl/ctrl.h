@@ -76,6 +76,9 @@ struct ctrl_model {
 	uint32_t mixed_percent;      /* of each bandwidth that is left while reads and writes overlap; 0: 100 */
 };
 
+/* One run of memory, and the address at which the controller finds it. Not 0: the walk ends with this. */
+typedef int (*ctrl_run_fn)(void *arg, uint64_t va, uint64_t bytes, uint64_t dma);
+
 struct ctrl_ops {
 	const char *name;
 	/* 0; -errno of opening a target, of io_uring or memory. On failure nothing is left open. */
@@ -102,6 +105,12 @@ struct ctrl_ops {
 	 * controller answers nothing.
 	 */
 	int (*mem_map)(struct ctrl *c, void *va, uint64_t bytes, uint64_t *dma_addr, int *registered);
+	/*
+	 * Memory that mem_map has mapped, run by run in the order of its addresses: a controller may see it in pieces,
+	 * and then *dma_addr was that of the first one only. NULL: it is always one run. 0, -ENOENT, or what `run`
+	 * returned.
+	 */
+	int (*mem_runs)(struct ctrl *c, const void *va, uint64_t bytes, ctrl_run_fn run, void *arg);
 	/* Exactly what was mapped. -EBUSY: a command in flight uses it; -ENOENT: not mapped so. */
 	int (*mem_unmap)(struct ctrl *c, void *va, uint64_t bytes);
 	/* qp_create on unit `unit` (qp_create is unit 0). NULL: there is one unit. */
@@ -134,6 +143,21 @@ static inline int ctrl_qp_create(const struct ctrl_ops *ops, struct ctrl *c, uin
                                  struct port_parker *cq_parker, struct dev_qp *out)
 {
 	return unit ? ops->qp_create_on(c, unit, depth, cq_parker, out) : ops->qp_create(c, depth, cq_parker, out);
+}
+
+/* mem_map, and then each run of the memory. Nothing stays mapped when it fails. */
+static inline int ctrl_mem_map_runs(const struct ctrl_ops *ops, struct ctrl *c, void *va, uint64_t bytes,
+                                    int *registered, ctrl_run_fn run, void *arg)
+{
+	uint64_t dma;
+	int rc = ops->mem_map(c, va, bytes, &dma, registered);
+
+	if (rc)
+		return rc;
+	rc = ops->mem_runs ? ops->mem_runs(c, va, bytes, run, arg) : run(arg, (uint64_t)(uintptr_t)va, bytes, dma);
+	if (rc)
+		ops->mem_unmap(c, va, bytes);
+	return rc;
 }
 
 extern const struct ctrl_ops ctrl_null, ctrl_virt, ctrl_model, ctrl_vfio;

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/err.h"
 
@@ -240,17 +239,11 @@ static int check_registers(struct nvme_fn *f)
 
 static int fn_memory(struct nvme_fn *f)
 {
-	uint64_t bytes = 3 * DEV_PAGE_BYTES;
-	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-	int rc;
+	void *p;
+	int rc = f->t.ops->memory_get(f->t.self, 3 * DEV_PAGE_BYTES, &p, &f->memory_dma);
 
-	if (p == MAP_FAILED)
-		return err_set(-ENOMEM, "%s: no memory for admin queues", f->name);
-	rc = f->t.ops->dma_map(f->t.self, p, bytes, &f->memory_dma);
-	if (rc) {
-		munmap(p, bytes);
-		return rc;
-	}
+	if (rc)
+		return err_prefix(rc, "%s: admin queues", f->name);
 	f->memory = p;
 	return 0;
 }
@@ -259,10 +252,8 @@ static void fn_free(struct nvme_fn *f)
 {
 	if (f->irq_running)
 		nvme_irq_stop(f);
-	if (f->memory && !f->lost_bytes) {
-		f->t.ops->dma_unmap(f->t.self, f->memory, 3 * DEV_PAGE_BYTES, f->memory_dma);
-		munmap(f->memory, 3 * DEV_PAGE_BYTES);
-	}
+	if (f->memory && !f->lost_bytes)
+		f->t.ops->memory_put(f->t.self, f->memory, 3 * DEV_PAGE_BYTES, f->memory_dma);
 	f->t.ops->close(f->t.self);
 	pthread_mutex_destroy(&f->irq_lock);
 	pthread_mutex_destroy(&f->lock);

@@ -25,11 +25,27 @@
 #define NVME_VECTORS_MAX 32u   /* interrupts; queue pairs share them when there are more */
 #define NVME_ADMIN_DEPTH 32u
 
+/* Memory as a function sees it: runs that lie one behind the other in our memory. */
+struct nvme_run {
+	uint64_t bytes, dma;
+};
+
+/*
+ * What stands between the driver and a function: the only part that knows how it was claimed. dma_map and what follows
+ * it are called under no lock of the driver's; bus_master, reset and interrupts under the function's.
+ */
 struct nvme_transport_ops {
 	const char *name; /* "vfio" */
-	/* Makes memory (whole pages) reachable for every function of the same address space. */
-	int (*dma_map)(void *self, void *va, uint64_t bytes, uint64_t *dma);
-	int (*dma_unmap)(void *self, void *va, uint64_t bytes, uint64_t dma);
+	/* Zeroed memory of ours (whole pages) that is one run for the function: its queues. */
+	int (*memory_get)(void *self, uint64_t bytes, void **va, uint64_t *dma);
+	void (*memory_put)(void *self, void *va, uint64_t bytes, uint64_t dma);
+	/*
+	 * Makes memory (whole pages) reachable for every function of the same address space. *runs, of which there are
+	 * *n, add up to `bytes`; the caller frees them.
+	 */
+	int (*dma_map)(void *self, void *va, uint64_t bytes, struct nvme_run **runs, uint32_t *n);
+	/* Exactly what was mapped. After it the function can't reach the memory. */
+	int (*dma_unmap)(void *self, void *va, uint64_t bytes, const struct nvme_run *runs, uint32_t n);
 	/* After off has returned 0 the function changes no memory. */
 	int (*bus_master)(void *self, int on);
 	/* Resets the function alone. -EOPNOTSUPP: it can't be. Bus mastering is off afterwards, or as it was. */

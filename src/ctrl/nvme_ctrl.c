@@ -35,7 +35,8 @@ static void *claim_arg;
 struct region {
 	uint64_t va, bytes;          /* as the caller said */
 	uint64_t page_va, page_bytes; /* whole pages, as mapped */
-	uint64_t dma;                /* of page_va */
+	struct nvme_run *runs; /* of the pages */
+	uint32_t n_runs;
 };
 
 struct ctrl {
@@ -156,7 +157,8 @@ static void nvme_close(struct ctrl *c)
 		struct region *r = &c->regions[--c->n_regions];
 		struct nvme_fn *f = c->unit[0]->fn;
 
-		f->t.ops->dma_unmap(f->t.self, (void *)(uintptr_t)r->page_va, r->page_bytes, r->dma);
+		f->t.ops->dma_unmap(f->t.self, (void *)(uintptr_t)r->page_va, r->page_bytes, r->runs, r->n_runs);
+		free(r->runs);
 	}
 	while (c->n_units)
 		claim_put(c->unit[--c->n_units]);
@@ -376,33 +378,59 @@ static int nvme_map(struct ctrl *c, void *memory, uint64_t bytes, uint64_t *dma_
 	}
 	r.page_va = dev_page_of(va);
 	r.page_bytes = dev_page_of(va + bytes + DEV_PAGE_BYTES - 1) - r.page_va;
-	rc = t->ops->dma_map(t->self, (void *)(uintptr_t)r.page_va, r.page_bytes, &r.dma);
+	rc = t->ops->dma_map(t->self, (void *)(uintptr_t)r.page_va, r.page_bytes, &r.runs, &r.n_runs);
 	if (rc)
 		return rc;
 	c->regions[c->n_regions++] = r;
 	if (dma_addr)
-		*dma_addr = r.dma + (va - r.page_va);
+		*dma_addr = r.runs[0].dma + (va - r.page_va);
 	if (registered)
 		*registered = 1;
 	return 0;
 }
 
+static struct region *region_find(struct ctrl *c, const void *memory, uint64_t bytes)
+{
+	for (uint32_t i = 0; i < c->n_regions; i++)
+		if (c->regions[i].va == (uint64_t)(uintptr_t)memory && c->regions[i].bytes == bytes)
+			return &c->regions[i];
+	err_set(-ENOENT, "memory at %p, %llu bytes: not mapped like this", memory, (unsigned long long)bytes);
+	return NULL;
+}
+
 static int nvme_unmap(struct ctrl *c, void *memory, uint64_t bytes)
 {
 	const struct nvme_transport *t = &c->unit[0]->fn->t;
+	struct region *r = region_find(c, memory, bytes);
 	int rc;
 
-	for (uint32_t i = 0; i < c->n_regions; i++) {
-		struct region *r = &c->regions[i];
-
-		if (r->va != (uint64_t)(uintptr_t)memory || r->bytes != bytes)
-			continue;
-		rc = t->ops->dma_unmap(t->self, (void *)(uintptr_t)r->page_va, r->page_bytes, r->dma);
-		if (!rc)
-			*r = c->regions[--c->n_regions];
+	if (!r)
+		return -ENOENT;
+	rc = t->ops->dma_unmap(t->self, (void *)(uintptr_t)r->page_va, r->page_bytes, r->runs, r->n_runs);
+	if (rc)
 		return rc;
+	free(r->runs);
+	*r = c->regions[--c->n_regions];
+	return 0;
+}
+
+static int nvme_runs(struct ctrl *c, const void *memory, uint64_t bytes, ctrl_run_fn run, void *arg)
+{
+	const struct region *r = region_find(c, memory, bytes);
+	uint64_t at, end;
+	int rc = r ? 0 : -ENOENT;
+
+	/* Runs cover whole pages; what was asked for may begin and end inside of one. */
+	at = r ? r->page_va : 0;
+	for (uint32_t i = 0; r && i < r->n_runs && !rc; i++, at = end) {
+		uint64_t from = at < r->va ? r->va : at, to;
+
+		end = at + r->runs[i].bytes;
+		to = end < r->va + r->bytes ? end : r->va + r->bytes;
+		if (from < to)
+			rc = run(arg, from, to - from, r->runs[i].dma + (from - at));
 	}
-	return err_set(-ENOENT, "memory at %p, %llu bytes: not mapped like this", memory, (unsigned long long)bytes);
+	return rc;
 }
 
 const struct ctrl_ops ctrl_vfio = {
@@ -414,6 +442,7 @@ const struct ctrl_ops ctrl_vfio = {
     .qp_create_on = nvme_create_on,
     .qp_delete = nvme_delete,
     .mem_map = nvme_map,
+    .mem_runs = nvme_runs,
     .mem_unmap = nvme_unmap,
     .qp_lost = nvme_lost,
 };

@@ -10,7 +10,6 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -22,16 +21,11 @@ static uint64_t pages(uint64_t bytes) { return (bytes + DEV_PAGE_BYTES - 1) / DE
 static int queue_memory(struct nvme_fn *f, struct nvme_queue *q, uint32_t depth)
 {
 	uint64_t bytes = pages(depth * sizeof(struct nvme_sqe)) + pages(depth * sizeof(struct nvme_cqe));
-	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-	int rc;
+	void *p;
+	int rc = f->t.ops->memory_get(f->t.self, bytes, &p, &q->dma);
 
-	if (p == MAP_FAILED)
-		return err_set(-ENOMEM, "%s: no memory for a queue pair of %u entries", f->name, depth);
-	rc = f->t.ops->dma_map(f->t.self, p, bytes, &q->dma);
-	if (rc) {
-		munmap(p, bytes);
-		return rc;
-	}
+	if (rc)
+		return err_prefix(rc, "%s: a queue pair of %u entries", f->name, depth);
 	q->memory = p;
 	q->memory_bytes = bytes;
 	q->depth = depth;
@@ -49,8 +43,7 @@ static void queue_parker(struct nvme_fn *f, struct nvme_queue *q, struct port_pa
 static void queue_free(struct nvme_fn *f, struct nvme_queue *q)
 {
 	queue_parker(f, q, NULL);
-	f->t.ops->dma_unmap(f->t.self, q->memory, q->memory_bytes, q->dma);
-	munmap(q->memory, q->memory_bytes);
+	f->t.ops->memory_put(f->t.self, q->memory, q->memory_bytes, q->dma);
 	*q = (struct nvme_queue){0};
 }
 

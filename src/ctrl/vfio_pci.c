@@ -28,17 +28,55 @@ struct vfio_fn {
 
 /* ---- the transport ---- */
 
-static int fn_map(void *self, void *va, uint64_t bytes, uint64_t *dma)
+static int fn_memory_get(void *self, uint64_t bytes, void **va, uint64_t *dma)
 {
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	int rc;
+
 	(void)self;
-	return vfio_space_map(va, bytes, dma);
+	if (p == MAP_FAILED)
+		return err_set(-ENOMEM, "no memory for %llu bytes", (unsigned long long)bytes);
+	rc = vfio_space_map(p, bytes, dma);
+	if (rc)
+		munmap(p, bytes);
+	else
+		*va = p;
+	return rc;
 }
 
-static int fn_unmap(void *self, void *va, uint64_t bytes, uint64_t dma)
+static void fn_memory_put(void *self, void *va, uint64_t bytes, uint64_t dma)
+{
+	(void)self;
+	if (!vfio_space_unmap(dma, bytes)) /* else the function may still reach it */
+		munmap(va, bytes);
+}
+
+/* The IOMMU makes one run of any memory. */
+static int fn_map(void *self, void *va, uint64_t bytes, struct nvme_run **runs, uint32_t *n)
+{
+	struct nvme_run *r = malloc(sizeof(*r));
+	int rc;
+
+	(void)self;
+	if (!r)
+		return err_set(-ENOMEM, "no memory to map %llu bytes", (unsigned long long)bytes);
+	r->bytes = bytes;
+	rc = vfio_space_map(va, bytes, &r->dma);
+	if (rc) {
+		free(r);
+		return rc;
+	}
+	*runs = r;
+	*n = 1;
+	return 0;
+}
+
+static int fn_unmap(void *self, void *va, uint64_t bytes, const struct nvme_run *runs, uint32_t n)
 {
 	(void)self;
 	(void)va;
-	return vfio_space_unmap(dma, bytes);
+	(void)n;
+	return vfio_space_unmap(runs[0].dma, bytes);
 }
 
 static int fn_bus_master(void *self, int on)
@@ -103,6 +141,8 @@ static void fn_close(void *self)
 }
 
 static const struct nvme_transport_ops vfio_ops = {.name = "vfio",
+                                                   .memory_get = fn_memory_get,
+                                                   .memory_put = fn_memory_put,
                                                    .dma_map = fn_map,
                                                    .dma_unmap = fn_unmap,
                                                    .bus_master = fn_bus_master,

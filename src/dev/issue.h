@@ -100,7 +100,7 @@ PORT_FN int64_t dev_fit_bounce(const struct dev_block *b, const struct dev_step 
                                uint32_t n_max, struct dev_dptr *d, const struct dev_cmd *c, struct dev_span *cut)
 {
 	struct dev_elem at = dev_run_elem(s, cut, place, cut->pos);
-	uint64_t room = b->bounce_bytes < b->mdts_bytes ? b->bounce_bytes : b->mdts_bytes, bytes;
+	uint64_t room = b->bounce_bytes < b->mdts_bytes ? b->bounce_bytes : b->mdts_bytes, bytes, added;
 
 	if (at.pitch <= room && !cut->part_offset) {
 		cut->n = (uint32_t)(room / at.pitch) < n_max ? (uint32_t)(room / at.pitch) : n_max;
@@ -112,7 +112,11 @@ PORT_FN int64_t dev_fit_bounce(const struct dev_block *b, const struct dev_step 
 		cut->part_bytes = (uint32_t)bytes;
 	}
 	dev_dptr_begin(d, &c->list, b->sgl_max);
-	return dev_dptr_add(d, b->bounce_dma + c->bounce * b->bounce_bytes, bytes) ? -EINVAL : (int64_t)bytes;
+	if (b->bounce_dma)
+		return dev_dptr_add(d, b->bounce_dma + c->bounce * b->bounce_bytes, bytes) ? -EINVAL : (int64_t)bytes;
+	if (dev_add_memory(&b->map, d, (uint64_t)(uintptr_t)dev_bounce_at(b, c), bytes, &added) || added < bytes)
+		return -EINVAL;
+	return (int64_t)bytes;
 }
 
 /* Makes the command. -ERANGE when it would leave the pool's space. */

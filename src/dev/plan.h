@@ -176,7 +176,7 @@ struct dev_block {
 	uint16_t n_bounce;
 	uint16_t in_flight;
 	uint8_t *bounce; /* n_bounce buffers of bounce_bytes, mapped for the controller */
-	uint64_t bounce_dma;
+	uint64_t bounce_dma; /* 0: not one run, found through the map */
 	uint64_t bounce_bytes;
 	uint32_t in_place;     /* completions of reads name the medium's address */
 	int32_t exit_rc;       /* of the last kernel, where the host did not run it */

@@ -26,16 +26,31 @@ static void remove_at(struct map *m, uint32_t at)
 	m->n--;
 }
 
+/* The number of regions that start at or before va. */
+static uint32_t regions_to(const struct map *m, uint64_t va)
+{
+	uint32_t lo = 0, hi = m->n;
+
+	while (lo < hi) {
+		uint32_t mid = (lo + hi) / 2;
+
+		if (m->regions[mid].va <= va)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
 int map_insert(struct map *m, uint64_t va, uint64_t bytes, uint64_t dma)
 {
 	struct wire_region r = {.va = va, .bytes = bytes, .dma = dma};
-	uint32_t at = 0;
+	uint32_t at;
 
 	if (!bytes || va + bytes < va || dma + bytes < dma)
 		return err_set(-EINVAL, "map: a region of %llu bytes at %#llx is empty or wraps around",
 		               (unsigned long long)bytes, (unsigned long long)va);
-	while (at < m->n && m->regions[at].va < va)
-		at++;
+	at = regions_to(m, va);
 	if ((at < m->n && va + bytes > m->regions[at].va) ||
 	    (at && m->regions[at - 1].va + m->regions[at - 1].bytes > va))
 		return err_set(-EEXIST, "map: memory at %#llx is registered already", (unsigned long long)va);
@@ -59,6 +74,17 @@ int map_insert(struct map *m, uint64_t va, uint64_t bytes, uint64_t dma)
 		m->regions[at - 1].bytes += m->regions[at].bytes;
 		remove_at(m, at);
 	}
+	return 0;
+}
+
+int map_find(const struct map *m, uint64_t va, uint64_t bytes, uint64_t *dma)
+{
+	uint32_t i = regions_to(m, va);
+	const struct wire_region *r = i ? &m->regions[i - 1] : NULL;
+
+	if (!r || va - r->va >= r->bytes || r->bytes - (va - r->va) < bytes)
+		return -EFAULT;
+	*dma = r->dma + (va - r->va);
 	return 0;
 }
 

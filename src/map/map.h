@@ -22,6 +22,8 @@ void map_free(struct map *m);
 /* Adds a run, merging it with its neighbours where va and dma both continue. -EEXIST: overlaps; -ENOMEM; -EINVAL:
  * empty, wraps. */
 int map_insert(struct map *m, uint64_t va, uint64_t bytes, uint64_t dma);
+/* The address at which the controller finds [va, va + bytes), if that is one run. -EFAULT: it isn't. */
+int map_find(const struct map *m, uint64_t va, uint64_t bytes, uint64_t *dma);
 /* Bytes of RAM that the map holds. */
 size_t map_ram_bytes(const struct map *m);
 /* The table that device code reads; valid until the next insert. */

@@ -129,6 +129,25 @@ static void small_transfers(void) { round_trip(&(struct mock_opts){.mdts = 1}, s
 static void no_limit(void) { round_trip(&(struct mock_opts){0}, shape_on(2), 2); }
 static void without_sgl(void) { round_trip(&(struct mock_opts){.no_sgl = 1, .mdts = 5}, shape_on(4), 2); }
 
+/* Memory that the drives see in pieces: no IOMMU, or one that maps one to one. Runs end inside of objects. */
+static void memory_in_pieces(void)
+{
+	round_trip(&(struct mock_opts){.run_bytes = 20480, .mdts = 5}, shape_on(4), 2);
+}
+
+static void memory_in_pieces_without_sgl(void)
+{
+	round_trip(&(struct mock_opts){.run_bytes = 20480, .mdts = 5, .no_sgl = 1}, shape_on(4), 2);
+}
+
+static void bounced_in_pieces(void)
+{
+	struct rig_shape s = shape_on(2);
+
+	s.misalign = 1;
+	round_trip(&(struct mock_opts){.run_bytes = 20480, .lba_bytes = 4096, .mdts = 5}, s, 2);
+}
+
 static void sgl_left_alone(void)
 {
 	struct rig_shape s = shape_on(2);
@@ -393,6 +412,9 @@ int main(void)
 	CHECK_RUN(small_transfers);
 	CHECK_RUN(no_limit);
 	CHECK_RUN(without_sgl);
+	CHECK_RUN(memory_in_pieces);
+	CHECK_RUN(memory_in_pieces_without_sgl);
+	CHECK_RUN(bounced_in_pieces);
 	CHECK_RUN(sgl_left_alone);
 	CHECK_RUN(odd_memory);
 	CHECK_RUN(found_by_one_path);

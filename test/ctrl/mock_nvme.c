@@ -9,7 +9,7 @@
 #define BAR_BYTES 16384u
 #define MOCKS 8u
 #define QUEUES 64u
-#define REGIONS 1024u
+#define REGIONS 8192u
 #define HELD 256u
 #define SCRIPTS 16u
 #define IOVA_STEP (1ull << 32)
@@ -580,9 +580,8 @@ static void *run(void *arg)
 
 /* ---- the transport ---- */
 
-static int mock_map(void *self, void *va, uint64_t bytes, uint64_t *dma)
+static uint64_t map_run(void *va, uint64_t bytes)
 {
-	struct mock *m = self;
 	static uint64_t next = IOVA_STEP;
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	uint64_t iova;
@@ -591,24 +590,23 @@ static int mock_map(void *self, void *va, uint64_t bytes, uint64_t *dma)
 	iova = next;
 	next += (bytes + IOVA_STEP - 1) / IOVA_STEP * IOVA_STEP;
 	pthread_mutex_unlock(&lock);
-	*dma = iova;
 	for (uint32_t k = 0; k < MOCKS; k++) { /* one address space for all */
-		if (!alive[k])
+		struct mock *m = alive[k];
+
+		if (!m)
 			continue;
-		m = alive[k];
 		pthread_mutex_lock(&m->lock);
 		if (m->n_regions < REGIONS)
 			m->region[m->n_regions++] = (struct region){.iova = iova, .bytes = bytes, .va = va};
 		pthread_mutex_unlock(&m->lock);
 	}
-	return 0;
+	return iova;
 }
 
-static int mock_unmap(void *self, void *va, uint64_t bytes, uint64_t dma)
+static int unmap_run(const void *va, uint64_t bytes, uint64_t dma)
 {
 	int rc = -ENOENT;
 
-	(void)self;
 	for (uint32_t k = 0; k < MOCKS; k++) {
 		struct mock *m = alive[k];
 
@@ -624,6 +622,55 @@ static int mock_unmap(void *self, void *va, uint64_t bytes, uint64_t dma)
 		pthread_mutex_unlock(&m->lock);
 	}
 	return rc;
+}
+
+static int mock_memory_get(void *self, uint64_t bytes, void **va, uint64_t *dma)
+{
+	(void)self;
+	*va = aligned_alloc(DEV_PAGE_BYTES, bytes);
+	if (!*va)
+		return -ENOMEM;
+	memset(*va, 0, bytes);
+	*dma = map_run(*va, bytes);
+	return 0;
+}
+
+static void mock_memory_put(void *self, void *va, uint64_t bytes, uint64_t dma)
+{
+	(void)self;
+	unmap_run(va, bytes, dma);
+	free(va);
+}
+
+static int mock_map(void *self, void *va, uint64_t bytes, struct nvme_run **runs, uint32_t *n)
+{
+	const struct mock *m = self;
+	uint64_t each = m->o.run_bytes ? m->o.run_bytes : bytes;
+	struct nvme_run *r = calloc((bytes + each - 1) / each, sizeof(*r));
+
+	if (!r)
+		return -ENOMEM;
+	*n = 0;
+	for (uint64_t at = 0; at < bytes; at += each) {
+		r[*n].bytes = bytes - at < each ? bytes - at : each;
+		r[*n].dma = map_run((uint8_t *)va + at, r[*n].bytes);
+		(*n)++;
+	}
+	*runs = r;
+	return 0;
+}
+
+static int mock_unmap(void *self, void *va, uint64_t bytes, const struct nvme_run *runs, uint32_t n)
+{
+	uint64_t at = 0;
+	int rc = 0;
+
+	(void)self;
+	for (uint32_t i = 0; i < n && !rc; i++) {
+		rc = unmap_run((uint8_t *)va + at, runs[i].bytes, runs[i].dma);
+		at += runs[i].bytes;
+	}
+	return !rc && at != bytes ? -EINVAL : rc;
 }
 
 static int mock_master(void *self, int on)
@@ -669,6 +716,8 @@ static int mock_interrupts(void *self, const int *eventfds, uint32_t n)
 static void mock_close(void *self) { mock_reset(self); }
 
 static const struct nvme_transport_ops mock_ops = {.name = "mock",
+                                                   .memory_get = mock_memory_get,
+                                                   .memory_put = mock_memory_put,
                                                    .dma_map = mock_map,
                                                    .dma_unmap = mock_unmap,
                                                    .bus_master = mock_master,

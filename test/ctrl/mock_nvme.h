@@ -30,6 +30,7 @@ struct mock_opts {
 	uint32_t queues, mqes, vectors;
 	uint32_t dstrd;
 	int no_sgl, no_reset, volatile_cache;
+	uint32_t run_bytes; /* it sees mapped memory in runs of this many bytes, each elsewhere; 0: as one */
 	uint32_t to_500ms;
 	int never_ready;
 	const char *serial;
