@@ -20,7 +20,7 @@ SOAK_SECONDS = 3600
 # Handed to bench/run.
 BENCH_ARGS =
 
-ROOMS = base port geom dev map store ring exec ctrl core
+ROOMS = base port geom dev map store ring exec ctrl sched core
 # Rooms whose tests run under ThreadSanitizer: code that several threads share.
 TSAN_ROOMS = port dev ctrl ring exec core
 

@@ -68,7 +68,7 @@ static int open_engine(struct tutti_lane *l, const struct tutti_lane_opts *o)
 	eo->queue_depth = l->queue_depth;
 	eo->bounce_bytes = o->bounce_bytes ? o->bounce_bytes : BOUNCE_DEFAULT;
 	eo->n_devs = l->pool.n_dev;
-	for (eo->ring_depth = 4096; eo->ring_depth < l->writes.room + 4096; eo->ring_depth *= 2)
+	for (eo->ring_depth = 4096; eo->ring_depth < l->writes.sched.room + 4096; eo->ring_depth *= 2)
 		;
 	/* A lane touches its own rank's chunks, nothing else: not the superblock, not another rank's. */
 	for (uint32_t i = 0; i < g->n_dev; i++) {
@@ -144,7 +144,8 @@ int tutti_lane_open(const struct tutti_lane_opts *o, const struct tutti_key *dig
 	l->deadline_ns = o->deadline_ns ? o->deadline_ns : DEADLINE_DEFAULT_NS;
 	l->no_verify = o->no_verify;
 	l->executor = o->executor;
-	rc = write_queue_init(&l->writes, o->store_queue_layers ? o->store_queue_layers : WRITES_DEFAULT);
+	rc = write_queue_init(&l->writes, o->store_queue_layers ? o->store_queue_layers : WRITES_DEFAULT,
+	                      l->deadline_ns);
 	if (!rc)
 		rc = open_pool(l, o, digest);
 	if (!rc)

@@ -8,26 +8,16 @@
 
 #include "core/engine.h"
 #include "core/pool.h"
+#include "sched/sched.h"
 #include "tutti/tutti.h"
 #include "wire/blob.h"
 
 #define LANE_PLANS_MAX 4096u
 
-/* A layer of a store that waits for its turn. */
-struct write_item {
-	struct wire_iocb *iocb;
-	struct tutti_plan *plan;
-	uint64_t queued_ns;
-};
-
-/* Stores wait here while reads are in flight: bounded, first in first out, never older than WRITE_PATIENCE_NS for long.
- */
+/* Stores wait here for their turn. */
 struct write_queue {
 	pthread_mutex_t lock;
-	struct write_item *items; /* ring of `room` */
-	uint32_t room, head, n;
-	uint32_t reads_in_flight;  /* kernels */
-	uint32_t writes_in_flight; /* kernels */
+	struct sched sched;
 };
 
 struct tutti_lane {
@@ -78,9 +68,10 @@ static inline uint32_t plan_commit_step(const struct tutti_plan *p) { return p->
 /* The deadline of a kernel that starts now for this plan; -ESTALE if its lease leaves no time for I/O. */
 int plan_deadline(const struct tutti_plan *p, uint64_t *deadline_ns);
 
-int write_queue_init(struct write_queue *q, uint32_t room);
+/* io_ns: of one kernel. */
+int write_queue_init(struct write_queue *q, uint32_t room, uint64_t io_ns);
 void write_queue_free(struct write_queue *q);
-/* Queues n IOCBs in order. -EAGAIN: no room for all of them; none was queued. */
+/* Queues n (1 or 2) IOCBs in order. -EAGAIN: no room for all of them; none was queued. */
 int write_queue_add(struct tutti_lane *l, struct tutti_plan *p, struct wire_iocb *const *iocbs, uint32_t n);
 /* Launches what may be launched now. Called whenever something changed. */
 void write_queue_kick(struct tutti_lane *l);

@@ -12,7 +12,6 @@
 #include "core/blob.h"
 #include "core/lane.h"
 
-#define RESET_MARGIN_NS 2500000000ull /* what a reset of the queue pairs may take, on top of a kernel's deadline */
 #define WRITE_WAIT_SLICE_NS 10000000ull
 
 /* ---- open and free ---- */
@@ -198,13 +197,9 @@ int tutti_plan_open(struct tutti_lane *l, const void *blob, size_t bytes, const 
 
 int plan_deadline(const struct tutti_plan *p, uint64_t *deadline_ns)
 {
-	uint64_t now = port_now_ns(), last = p->blob.expiry_ns;
+	int rc = sched_deadline(port_now_ns(), p->blob.expiry_ns, p->lane->deadline_ns, deadline_ns);
 
-	if (last < now + RESET_MARGIN_NS + WRITE_WAIT_SLICE_NS)
-		return err_set(-ESTALE, "plan: its lease ends too soon for I/O; ask for longer leases");
-	last -= RESET_MARGIN_NS;
-	*deadline_ns = p->lane->deadline_ns < last - now ? now + p->lane->deadline_ns : last;
-	return 0;
+	return rc ? err_set(rc, "plan: its lease ends too soon for I/O; ask for longer leases") : 0;
 }
 
 /* ---- issue ---- */

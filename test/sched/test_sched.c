@@ -1,0 +1,283 @@
+/* test_sched.c - what is issued when: each rule alone, and all of them against a naive twin on random calls. */
+#include "check.h"
+
+#include <errno.h>
+
+#include "sched/sched.h"
+
+#define ROOM 64u
+#define IO_NS 30000000000ull
+#define LONG_NS 600000000000ull
+#define T0 1000000000000ull
+
+static struct sched_write memory[ROOM];
+static struct sched s;
+
+static void begin(void) { sched_init(&s, &sched_reads_first, IO_NS, memory, ROOM); }
+
+static int add(uint64_t plan, uint64_t bytes, uint64_t now_ns)
+{
+	struct sched_write w = {.plan = plan, .bytes = bytes, .expiry_ns = now_ns + LONG_NS};
+
+	return sched_write_add(&s, &w, 1, now_ns);
+}
+
+static void writes_go_when_nothing_reads(void)
+{
+	uint64_t due;
+
+	begin();
+	CHECK_EQ(sched_batch(&s, T0, &due), 0);
+	CHECK_EQ(add(1, 4096, T0), 0);
+	CHECK_EQ(sched_batch(&s, T0, &due), 1);
+	CHECK_EQ(due, T0 + IO_NS);
+	CHECK_EQ(s.n, 1); /* asked, not taken */
+	sched_batch_issued(&s, 1);
+	CHECK_EQ(s.n, 0);
+	CHECK_EQ(s.batches_in_flight, 1);
+}
+
+static void reads_go_first_until_patience_ends(void)
+{
+	uint64_t due;
+
+	begin();
+	sched_read_issued(&s);
+	CHECK_EQ(add(1, 4096, T0), 0);
+	CHECK_EQ(sched_batch(&s, T0, &due), 0);
+	CHECK_EQ(sched_batch(&s, T0 + SCHED_WRITE_PATIENCE_NS - 1, &due), 0);
+	CHECK_EQ(sched_batch(&s, T0 + SCHED_WRITE_PATIENCE_NS, &due), 1);
+	sched_read_done(&s);
+	CHECK_EQ(sched_batch(&s, T0, &due), 1);
+}
+
+static void a_batch_is_bounded(void)
+{
+	uint64_t due;
+
+	begin();
+	for (uint32_t i = 0; i < ROOM; i++)
+		CHECK_EQ(add(1, 4096, T0), 0);
+	CHECK_EQ(sched_batch(&s, T0, &due), SCHED_BATCH_WRITES);
+	begin();
+	for (uint32_t i = 0; i < 8; i++)
+		CHECK_EQ(add(1, SCHED_BATCH_BYTES / 3, T0), 0);
+	CHECK_EQ(sched_batch(&s, T0, &due), 4); /* three don't quite fill it */
+	begin();
+	CHECK_EQ(add(1, 4 * SCHED_BATCH_BYTES, T0), 0);
+	CHECK_EQ(sched_batch(&s, T0, &due), 1); /* one alone may be larger */
+}
+
+static void few_batches_are_in_flight(void)
+{
+	uint64_t due;
+
+	begin();
+	for (uint32_t i = 0; i < SCHED_BATCHES_IN_FLIGHT; i++) {
+		CHECK_EQ(add(1, 4096, T0), 0);
+		CHECK_EQ(sched_batch(&s, T0, &due), 1);
+		sched_batch_issued(&s, 1);
+	}
+	CHECK_EQ(add(1, 4096, T0), 0);
+	CHECK_EQ(sched_batch(&s, T0, &due), 0);
+	sched_batch_done(&s);
+	CHECK_EQ(sched_batch(&s, T0, &due), 1);
+}
+
+static void the_queue_is_bounded(void)
+{
+	struct sched_write two[2] = {{.plan = 1, .expiry_ns = T0 + LONG_NS}, {.plan = 1, .expiry_ns = T0 + LONG_NS}};
+
+	begin();
+	for (uint32_t i = 0; i < ROOM - 1; i++)
+		CHECK_EQ(add(1, 4096, T0), 0);
+	CHECK_EQ(sched_write_add(&s, two, 2, T0), -EAGAIN); /* all or none */
+	CHECK_EQ(s.n, ROOM - 1);
+	CHECK_EQ(add(1, 4096, T0), 0);
+	CHECK_EQ(add(1, 4096, T0), -EAGAIN);
+}
+
+static void a_kernel_has_the_earliest_deadline(void)
+{
+	struct sched_write w = {.plan = 1, .bytes = 1, .expiry_ns = T0 + LONG_NS};
+	uint64_t due, close_ns = SCHED_LEASE_MARGIN_NS + IO_NS;
+
+	begin();
+	CHECK_EQ(sched_write_add(&s, &w, 1, T0), 0);
+	w.plan = 2;
+	w.expiry_ns = T0 + close_ns - SCHED_DUE_APART_NS; /* just near enough */
+	CHECK_EQ(sched_write_add(&s, &w, 1, T0), 0);
+	CHECK_EQ(sched_batch(&s, T0, &due), 2);
+	CHECK_EQ(due, T0 + IO_NS - SCHED_DUE_APART_NS);
+	w.plan = 3;
+	w.expiry_ns = T0 + close_ns - 3 * SCHED_DUE_APART_NS; /* that plan's failure must not be the others' */
+	CHECK_EQ(sched_write_add(&s, &w, 1, T0), 0);
+	CHECK_EQ(sched_batch(&s, T0, &due), 2);
+	sched_batch_issued(&s, 2);
+	CHECK_EQ(sched_batch(&s, T0, &due), 1);
+	CHECK_EQ(due, T0 + IO_NS - 3 * SCHED_DUE_APART_NS);
+}
+
+static void what_is_too_late_goes_at_once(void)
+{
+	struct sched_write w = {.plan = 1, .bytes = 1, .expiry_ns = T0 + 1};
+	uint64_t due;
+
+	begin();
+	CHECK_EQ(sched_write_add(&s, &w, 1, T0), 0);
+	CHECK_EQ(sched_batch(&s, T0, &due), 1);
+	CHECK_EQ(due, T0);
+}
+
+static void a_lease_bounds_the_deadline(void)
+{
+	uint64_t due = 0, least = SCHED_LEASE_MARGIN_NS + SCHED_LEAST_NS;
+
+	CHECK_EQ(sched_deadline(T0, T0 + LONG_NS, IO_NS, &due), 0);
+	CHECK_EQ(due, T0 + IO_NS);
+	CHECK_EQ(sched_deadline(T0, T0 + least, IO_NS, &due), 0);
+	CHECK_EQ(due, T0 + SCHED_LEAST_NS);
+	CHECK_EQ(sched_deadline(T0, T0 + least - 1, IO_NS, &due), -ESTALE);
+	CHECK_EQ(sched_deadline(T0, T0 - 1, IO_NS, &due), -ESTALE);
+	CHECK_EQ(sched_deadline(T0, 0, IO_NS, &due), -ESTALE);
+	CHECK_EQ(sched_deadline(T0, UINT64_MAX, UINT64_MAX - T0 - 1, &due), 0);
+	CHECK(due > T0);
+}
+
+static int never(const struct sched *x, uint64_t now_ns) { return x->n && now_ns == 0; }
+
+static void a_policy_is_asked(void)
+{
+	static const struct sched_policy policy = {.name = "never", .write_now = never};
+	uint64_t due;
+
+	sched_init(&s, &policy, IO_NS, memory, ROOM);
+	CHECK_EQ(add(1, 4096, T0), 0);
+	CHECK_EQ(sched_batch(&s, T0 + LONG_NS, &due), 0);
+}
+
+/* ---- a naive twin ---- */
+
+#define CALLS 300000u
+#define TWIN_MAX 4096u
+
+static struct twin_write {
+	uint64_t plan, bytes, expiry_ns, queued_ns, id;
+} twin[TWIN_MAX];
+static uint32_t twin_n;
+
+static uint64_t random_state;
+
+static uint64_t draw(uint64_t below)
+{
+	random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
+	return (random_state >> 33) % below;
+}
+
+static uint64_t twin_due(const struct twin_write *w, uint64_t now_ns)
+{
+	int64_t left = (int64_t)(w->expiry_ns - now_ns) - (int64_t)SCHED_LEASE_MARGIN_NS;
+
+	if (left < (int64_t)SCHED_LEAST_NS)
+		return now_ns;
+	return left > (int64_t)IO_NS ? now_ns + IO_NS : now_ns + (uint64_t)left;
+}
+
+static uint32_t twin_batch(uint64_t now_ns, uint32_t reads, uint32_t batches, uint64_t *due_ns)
+{
+	uint64_t bytes = 0, least = UINT64_MAX;
+	uint32_t n = 0;
+
+	if (!twin_n || batches >= 2 || (reads && now_ns < twin[0].queued_ns + 50000000))
+		return 0;
+	for (; n < twin_n && n < 16 && bytes < 67108864; n++) {
+		uint64_t due = twin_due(&twin[n], now_ns);
+		uint64_t apart = due > least ? due - least : least - due;
+
+		if (n && twin[n].plan != twin[n - 1].plan && apart > 100000000)
+			break;
+		least = due < least ? due : least;
+		bytes += twin[n].bytes;
+	}
+	*due_ns = least;
+	return n;
+}
+
+static void twin_add(uint64_t now_ns, uint64_t *next_id)
+{
+	uint32_t n = 1 + (uint32_t)draw(2);
+	uint64_t plan = draw(5), expiry = now_ns + draw(4) * 20000000000ull + draw(300000000);
+	struct sched_write w[2];
+	int rc;
+
+	for (uint32_t i = 0; i < n; i++)
+		w[i] = (struct sched_write){.owner = (void *)(uintptr_t)(*next_id + i),
+		                            .plan = plan,
+		                            .bytes = draw(40u << 20),
+		                            .expiry_ns = expiry};
+	rc = sched_write_add(&s, w, n, now_ns);
+	CHECK_EQ(rc, ROOM - twin_n < n ? -EAGAIN : 0);
+	for (uint32_t i = 0; i < n && !rc; i++) {
+		twin[twin_n++] = (struct twin_write){plan, w[i].bytes, expiry, now_ns, *next_id + i};
+	}
+	*next_id += n;
+}
+
+static void agrees_with_a_naive_twin(void)
+{
+	uint64_t now_ns = T0, next_id = 1;
+	uint32_t reads = 0, batches = 0, issued = 0, refused_late = 0;
+
+	begin();
+	twin_n = 0;
+	random_state = 42;
+	for (uint32_t i = 0; i < CALLS; i++) {
+		uint64_t what = draw(8), due = 0, due_twin = 0;
+		uint32_t n;
+
+		now_ns += draw(4) ? draw(2000000) : draw(60000000);
+		if (what < 3) {
+			twin_add(now_ns, &next_id);
+		} else if (what == 3 && reads < 4) {
+			sched_read_issued(&s);
+			reads++;
+		} else if (what == 4 && reads) {
+			sched_read_done(&s);
+			reads--;
+		} else if (what == 5 && batches) {
+			sched_batch_done(&s);
+			batches--;
+		}
+		n = sched_batch(&s, now_ns, &due);
+		CHECK_EQ(n, twin_batch(now_ns, reads, batches, &due_twin));
+		if (!n || draw(3) == 0) { /* a launch that failed: asked again later */
+			refused_late += n != 0;
+			continue;
+		}
+		CHECK_EQ(due, due_twin);
+		for (uint32_t k = 0; k < n; k++)
+			CHECK_EQ((uintptr_t)sched_write_at(&s, k)->owner, twin[k].id);
+		sched_batch_issued(&s, n);
+		memmove(twin, twin + n, (twin_n - n) * sizeof(*twin));
+		twin_n -= n;
+		batches++;
+		issued += n;
+		CHECK_EQ(s.n, twin_n);
+	}
+	CHECK(issued > CALLS / 10 && refused_late > 1000); /* the calls went everywhere */
+}
+
+int main(void)
+{
+	CHECK_RUN(writes_go_when_nothing_reads);
+	CHECK_RUN(reads_go_first_until_patience_ends);
+	CHECK_RUN(a_batch_is_bounded);
+	CHECK_RUN(few_batches_are_in_flight);
+	CHECK_RUN(the_queue_is_bounded);
+	CHECK_RUN(a_kernel_has_the_earliest_deadline);
+	CHECK_RUN(what_is_too_late_goes_at_once);
+	CHECK_RUN(a_lease_bounds_the_deadline);
+	CHECK_RUN(a_policy_is_asked);
+	CHECK_RUN(agrees_with_a_naive_twin);
+	return check_end();
+}
