@@ -85,7 +85,8 @@ EXAMPLES = $(call prog,$(EXAMPLE_SRC))
 TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(PARTS)
 
 .PHONY: all lib cli cuda gpu-pack demo test test-nvme test-programs check tidy bench bench-programs fuzz \
-	fuzz-programs soak sanitize sanitize-programs asan-programs tsan-programs install clean help FORCE
+	fuzz-programs soak wheel test-python sanitize sanitize-programs asan-programs tsan-programs install clean help \
+	FORCE
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
@@ -199,6 +200,15 @@ gpu-pack: ## programs and libraries for tools/gpu-check on another machine, into
 	@for h in $(GPU_HEADERS); do for d in /usr/include /usr/include/x86_64-linux-gnu; do \
 		[ ! -e $$d/$$h ] || cp -r $$d/$$h $(GPU_PACK)/include/; done; done
 	@du -sh $(GPU_PACK)
+
+# ---- the Python package ----
+
+PYTHON = python3
+wheel: ## Python wheel, library inside, one for all Pythons, into $(BUILD)/python/dist (CUDA=1: with the GPU executor)
+	$(PYTHON) -m pip wheel --no-deps -w $(BUILD)/python/dist ./python \
+		$(if $(CUDA),--config-settings=cmake.define.TUTTI_CUDA=ON)
+test-python: ## the wheel in a fresh virtual environment, and its tests
+	@$(RUN) --jobs 1 test/python/test_package.sh
 
 # ---- trying it ----
 

@@ -84,8 +84,9 @@ int tutti_format(const struct tutti_format_opts *opts);
 
 /*
  * Opens a pool for its one store. Recovers if it was not closed cleanly: reads all headers, with progress.
- * -EBUSY: another store has it (named by pid and host), or lanes of an earlier one are still at work. -EBADMSG: no
- * sound superblock. -EPROTONOSUPPORT: of another version. -ENODEV: a device of the pool is missing or truncated.
+ * -EBUSY: another store has it (named by pid and host), or lanes of an earlier one are still at work. -ENOMEDIUM:
+ * there is no pool. -EBADMSG: no sound superblock. -EPROTONOSUPPORT: of another version. -ENODEV: a device of the pool
+ * is missing or truncated.
  */
 int tutti_store_open(const struct tutti_store_opts *opts, struct tutti_store **out);
 /* Writes the index checkpoint and closes. Leases and reservations end. The store is freed in every case. */

@@ -1,0 +1,292 @@
+"""Pools and namespaces: format, open, keys, lookup, reserve, errors with their messages, what is left behind."""
+import array
+import dataclasses
+import errno
+import math
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tutti
+from conftest import Both, spec_of
+
+LAYERS, BLOCKS, BYTES = 4, 32, 16384
+
+
+@pytest.fixture
+def memory():
+    m = tutti.KvMemory(LAYERS, BLOCKS, BYTES)
+    for layer in range(LAYERS):
+        for block in range(BLOCKS):
+            m.block(layer, block)[:] = np.random.default_rng(layer * BLOCKS + block).bytes(BYTES)
+    return m
+
+
+@pytest.fixture
+def both(path, memory):
+    with Both(path, memory.layout) as b:
+        yield b
+
+
+def tokens(blocks, seed=1):
+    return np.random.default_rng(seed).integers(0, 32000, blocks * 16, dtype=np.uint32)
+
+
+def test_import_is_light():
+    code = """if 1:
+        import os, sys
+        before = set(os.listdir("/proc/self/fd"))
+        import tutti
+        assert len(os.listdir("/proc/self/task")) == 1, "a thread"
+        assert set(os.listdir("/proc/self/fd")) == before, "an open file"
+        maps = open("/proc/self/maps").read()
+        assert "libcuda" not in maps and "libcudart" not in maps and "/dev/" not in maps, "CUDA or a device"
+        heavy = {"torch", "numpy", "multiprocessing", "concurrent.futures", "tutti.hicache"} & set(sys.modules)
+        assert not heavy, heavy
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_version_is_the_library_s():
+    assert tutti.__version__.count(".") == 2
+
+
+def test_one_symbol_is_shown():
+    native = tutti._native.__file__
+    out = subprocess.run(["nm", "-D", "--defined-only", native], capture_output=True, text=True)
+    if out.returncode:
+        pytest.skip("no nm here")
+    assert [line.split()[-1] for line in out.stdout.splitlines()] == ["PyInit__native"]
+    assert native.endswith(".abi3.so")
+
+
+def test_round_trip_survives_reopen(path, memory):
+    words = tokens(6)
+    with Both(path, memory.layout) as b:
+        keys = b.ns.keys(words)
+        assert b.ns.lookup(keys) == (0, tutti.Lease(0, 0, 0))
+        assert b.store(keys, [3, 9, 1, 30, 12, 0]) == 6
+        assert b.store(keys, [3, 9, 1, 30, 12, 0]) == 0
+        info = b.ns.info()
+        assert (info.committed, info.reserved, info.leased, info.model) == (6, 0, 0, "a/model")
+    with Both(path, memory.layout) as b:
+        assert b.pool.info().clean == 1
+        assert b.retrieve(keys, [20, 21, 22, 23, 24, 25]) == (6, {})
+        for layer in range(LAYERS):
+            for was, now in zip([3, 9, 1, 30, 12, 0], range(20, 26)):
+                assert memory.block(layer, was) == memory.block(layer, now), (layer, was)
+        assert b.pool.verify() == (6, 0)
+        assert b.lane.stats().bytes_read >= 6 * LAYERS * BYTES
+        blocks = {block.key: block for block in b.ns.each()}
+        chain = tutti.split_keys(keys)
+        assert set(blocks) == set(chain)
+        assert [blocks[k].parent for k in chain] == [bytes(32), *chain[:-1]]
+        assert [blocks[k].depth for k in chain] == list(range(6))
+        b.ns.clear()
+        assert b.ns.lookup(keys).blocks == 0 and not list(b.ns.each())
+
+
+def test_keys_are_the_same_for_every_kind_of_integers(both):
+    words = tokens(5)
+    want = both.ns.keys(words)
+    assert len(want) == 5 * 32
+    for same in (words.tolist(), words.astype(np.int64), words.astype(np.int32), words.tobytes(),
+                 array.array("I", words.tolist()), array.array("q", words.tolist()), tuple(words.tolist()),
+                 np.repeat(words, 2)[::2], memoryview(words)):
+        assert both.ns.keys(same) == want
+    assert both.ns.keys(words[:5 * 16 - 1]) == want[:4 * 32]  # the rest fills no block
+    assert both.ns.keys(words[32:], parent=want[32:64]) == want[64:]
+    assert tutti.keys(both.ns.digest, words, 16) == want
+    assert tutti.join_keys(tutti.split_keys(want)) == want
+    assert both.ns.keys([]) == b""
+
+
+def test_extra_keys_change_what_follows(both):
+    words = tokens(4)
+    plain, none = both.ns.keys(words), both.ns.keys(words, extra=[None, b"", None, None])
+    lora = both.ns.keys(words, extra=[None, b"adapter", None, None])
+    assert none == plain
+    assert lora[:32] == plain[:32]
+    assert not set(tutti.split_keys(lora)[1:]) & set(tutti.split_keys(plain))
+    with pytest.raises(tutti.InvalidError, match="2 extras for 4 blocks"):
+        both.ns.keys(words, extra=[b"a", b"b"])
+
+
+def test_keys_do_not_depend_on_the_process(both):
+    words = list(range(32))
+    code = f"import tutti; print(tutti.keys(bytes.fromhex('{both.ns.digest.hex()}'), {words}, 16).hex())"
+    seeds = [subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": s}, check=True,
+                            capture_output=True, text=True, timeout=60).stdout.strip() for s in ("0", "7")]
+    assert seeds == [both.ns.keys(words).hex()] * 2
+
+
+def test_bad_integers_are_refused(both):
+    for bad, words in ((["a"], "integers"), ([-1], "integers"), ([1 << 32], "integers"), (np.zeros(4), "float64"),
+                       (np.array([-1]), "fit"), (np.array([1 << 40]), "fit"), (b"123", "whole number")):
+        with pytest.raises(tutti.InvalidError, match=words):
+            both.ns.keys(bad)
+    with pytest.raises(tutti.InvalidError, match="block_tokens"):
+        tutti.keys(both.ns.digest, [1], 0)
+    with pytest.raises(tutti.InvalidError, match="33 bytes"):
+        both.ns.lookup(bytes(33))
+    with pytest.raises(tutti.InvalidError, match="one key"):
+        both.ns.keys([1] * 16, parent=bytes(64))
+
+
+def test_lookup_of_buffers(both):
+    keys = both.ns.keys(tokens(3))
+    both.store(keys, [0, 1, 2])
+    for same in (keys, bytearray(keys), memoryview(keys), np.frombuffer(keys, np.uint8),
+                 np.frombuffer(keys, np.uint8).reshape(3, 32)):
+        assert both.ns.lookup(same).blocks == 3
+    assert both.ns.lookup(keys[32:]).blocks == 2
+    assert both.ns.lookup(b"").blocks == 0
+
+
+def test_leases_hold_and_end(both):
+    keys = both.ns.keys(tokens(2))
+    both.store(keys, [0, 1])
+    hit = both.ns.lookup(keys, lease_s=60)
+    assert hit.blocks == 2 and hit.lease and both.ns.info().leased == 1
+    with pytest.raises(tutti.BusyError, match="lease"):
+        both.ns.clear()
+    same = pickle.loads(pickle.dumps(hit.lease))
+    blob = both.ns.plan_blob(same, 1, 1)
+    both.ns.release(same)
+    both.ns.release(hit.lease)
+    both.ns.release(tutti.Lease(0, 0, 0))
+    assert both.ns.info().leased == 0
+    with pytest.raises(tutti.StaleError):
+        both.ns.plan_blob(hit.lease, 0, 1)
+    assert both.retrieve(keys, [4, 5]) == (2, {})
+    assert isinstance(blob, bytes)
+
+
+def test_a_reservation_can_be_cancelled(both):
+    keys = both.ns.keys(tokens(4))
+    first, n, lease = both.ns.reserve(keys, lease_s=60)
+    assert (first, n) == (0, 4) and both.ns.info().reserved == 4
+    both.ns.cancel(lease)
+    assert both.ns.info().reserved == 0 and both.ns.lookup(keys).blocks == 0
+    with pytest.raises(tutti.NotFoundError, match="parent"):
+        both.ns.reserve(keys[32:], parent=keys[:32])
+
+
+def test_a_full_pool_evicts(path, memory):
+    with Both(path, memory.layout) as b:
+        room = 64 << 20 >> 16  # more chains than the pool can hold
+        for i in range(room // 8 + 4):
+            keys = b.ns.keys(tokens(8, seed=i))
+            assert b.store(keys, list(range(8))) == 8
+        info = b.ns.info()
+        assert info.evicted > 0 and info.committed <= info.slots
+        assert b.retrieve(keys, list(range(8, 16))) == (8, {})
+        assert b.ns.lookup(b.ns.keys(tokens(8, seed=0))).blocks < 8
+
+
+def test_progress_is_told(folder):
+    told = []
+    tutti.Pool.format(folder / "p", "32M", prewrite="all", progress=lambda *a: told.append(a))
+    assert told and all(isinstance(what, str) and 0 <= done <= total for what, done, total in told)
+
+
+def errors(folder, path):
+    spec = spec_of(tutti.KvMemory(1, 1, 4096).layout)
+    (folder / "text").write_bytes(b"not a pool" * 1000000)
+    yield tutti.ExistsError, errno.EEXIST, "overwrite", lambda: tutti.Pool.format(path, "64M")
+    yield tutti.NotFoundError, errno.ENOENT, "none", lambda: tutti.Pool.open(folder / "none")
+    yield tutti.NoPoolError, errno.ENOMEDIUM, "format it", lambda: tutti.Pool.open(folder / "text")
+    yield tutti.InvalidError, errno.EINVAL, "ranks", lambda: tutti.Pool.format(folder / "r", "64M", ranks=99)
+    yield tutti.InvalidError, errno.EINVAL, "", lambda: tutti.Pool.format(folder / "small", 4096)
+    yield tutti.NoSpaceError, errno.ENOSPC, "", lambda: tutti.Pool.format(folder / "big", 1 << 60)
+    yield tutti.InvalidError, errno.EINVAL, "must be one of", lambda: tutti.Pool.open(path, controller="x")
+    yield tutti.InvalidError, errno.EINVAL, "", lambda: tutti.parse_bytes("four")
+    yield tutti.NotFoundError, errno.ENOENT, "", lambda: tutti.Lane.open(path, spec.digest())
+    yield tutti.InvalidError, errno.EINVAL, "model", dataclasses.replace(spec, model="").digest
+    yield tutti.InvalidError, errno.EINVAL, "weights", dataclasses.replace(spec, weights=b"x").digest
+    yield tutti.InvalidError, errno.EINVAL, "layers", lambda: tutti.NamespaceSpec("m", bytes(32), "a", "b", 1, 1,
+                                                                                 1).digest()
+
+
+def test_errors_carry_class_errno_and_message(folder, path):
+    seen = 0
+    for kind, number, word, call in errors(folder, path):
+        with pytest.raises(kind) as e:
+            call()
+        assert e.value.errno == number and isinstance(e.value, OSError) and word in str(e.value), (kind, str(e.value))
+        copy = pickle.loads(pickle.dumps(e.value))
+        assert type(copy) is kind and str(copy) == str(e.value)
+        seen += 1
+    assert seen == 12
+
+
+def test_a_second_opener_is_named(path):
+    with tutti.Pool.open(path):
+        with pytest.raises(tutti.BusyError, match=f"process {os.getpid()} "):
+            tutti.Pool.open(path)
+    with tutti.Pool.open(path) as pool:
+        assert pool.is_open
+    assert not pool.is_open
+
+
+def test_errors_of_drives_are_apart():
+    e = tutti.errors.error_of(0x281, "unrecovered read error")
+    assert isinstance(e, tutti.NvmeError) and e.status == 0x281 and e.errno == errno.EIO
+    assert pickle.loads(pickle.dumps(e)).status == 0x281
+    assert type(tutti.errors.error_of(-errno.EMFILE, "x")) is tutti.TuttiError
+
+
+def test_what_is_closed_says_so(path, memory):
+    with Both(path, memory.layout) as b:
+        keys = b.ns.keys(tokens(1))
+        b.store(keys, [0])
+    for call in (b.pool.info, b.pool.sync, lambda: b.ns.lookup(keys), b.lane.stats, lambda: b.lane.plan(b"", [])):
+        with pytest.raises(tutti.InvalidError, match="closed"):
+            call()
+    b.pool.close()
+    b.lane.close()
+
+
+def test_sync_never(path, memory):
+    with tutti.Pool.open(path, sync_interval_s=math.inf, prewrite_ahead=0) as pool:
+        pool.namespace(spec_of(memory.layout))
+        pool.sync()
+        assert [ns.info().model for ns in pool.namespaces()] == ["a/model"]
+
+
+def test_the_log_reaches_python(path, folder, caplog):
+    import logging
+    tutti.log_to(logging.getLogger("tutti"))
+    try:
+        with caplog.at_level(logging.DEBUG, "tutti"), tutti.Pool.open(path) as pool:
+            assert pool.is_open
+    finally:
+        tutti.log_to(None)
+
+
+def test_a_chain_with_a_missing_layer_is_not_published(both):
+    keys = both.ns.keys(tokens(2))
+    assert both.store(keys, [0, 1], layers=range(LAYERS - 1)) == 2
+    assert both.ns.lookup(keys).blocks == 0 and both.lane.stats().stores_dropped == 1
+    assert both.store(keys, [0, 1]) == 2
+    assert both.ns.lookup(keys).blocks == 2
+
+
+def test_byte_cache(folder):
+    where = folder / "cache"
+    values = {f"key {i}": np.random.default_rng(i).bytes(i * 313) for i in range(1, 20)}
+    with tutti.ByteCache.open(where, 6000, size="32M") as cache:
+        assert all(cache.put(k, v) for k, v in values.items())
+        assert cache.put("array", np.arange(100, dtype=np.int32)) and cache.put("empty", b"")
+        with pytest.raises(tutti.InvalidError, match="at most 6000"):
+            cache.put("long", bytes(6001))
+    with tutti.ByteCache.open(where, 6000) as cache:
+        assert all(cache.get(k) == v for k, v in values.items())
+        assert cache.get("array") == np.arange(100, dtype=np.int32).tobytes() and cache.get(b"empty") == b""
+        assert cache.get("none") is None and "none" not in cache and "array" in cache and len(cache) == 21
+    with tutti.ByteCache.open(where, 6000, kind="other") as cache:
+        assert cache.get("array") is None

@@ -1,0 +1,60 @@
+#!/bin/bash
+# The Python package: builds the wheel, installs it with pytest into a virtual environment under the build folder, runs
+# *_test.py of this folder there; with further interpreters, that the one wheel imports in each. Skipped, with the
+# reason, where there is no Python with venv, or no package index.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+build=${BUILD:-build}
+python=${PYTHON:-python3}
+venv=$build/python/venv
+
+skip()
+{
+    echo "skip python: $*"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 0
+}
+
+fail()
+{
+    echo "not ok $*"
+    echo "0 passed, 1 failed, 0 skipped"
+    exit 1
+}
+
+# Runs pip; without an index this is no failure of ours.
+pip()
+{
+    log=$build/python/pip.log
+    timeout 240 "$venv/bin/python" -m pip "$@" > "$log" 2>&1 && return
+    if grep -qE 'No matching distribution|ConnectionError|NewConnection|NameResolution|timed out' "$log"; then
+        skip "no package index: $(grep -m1 -E 'ERROR|WARNING' "$log")"
+    fi
+    tail -30 "$log"
+    fail "pip $1"
+}
+
+"$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 9))' 2> /dev/null ||
+    skip "no Python of 3.9 or newer with venv (python3-venv)"
+[ -e "$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["include"])')/Python.h" ] ||
+    skip "no Python.h (python3-dev)"
+mkdir -p "$build/python"
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv" || fail "venv"
+if [ ! -e "$venv/ready" ]; then
+    pip install -q 'cffi>=1.16' 'scikit-build-core>=0.10' 'cmake>=3.26' ninja pytest numpy
+    touch "$venv/ready"
+fi
+PATH=$PWD/$venv/bin:$PATH pip wheel -q --no-build-isolation --no-deps -w "$build/python/dist" ./python
+pip install -q --force-reinstall --no-deps "$build"/python/dist/tutti-*-abi3-*.whl
+
+status=0
+log=$build/python/pytest.log
+timeout 240 "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider test/python > "$log" 2>&1 || status=1
+cat "$log"
+count() { tail -1 "$log" | grep -oE "[0-9]+ $1" | grep -oE '[0-9]+' || echo 0; }
+passed=$(count passed) failed=$(($(count failed) + $(count error))) skipped=$(count skipped)
+[ $status -eq 0 ] || [ "$failed" -gt 0 ] || failed=1
+
+sed -n 's/^SKIPPED \[[0-9]*\] /skip /p' "$log"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
