@@ -143,10 +143,13 @@ int tutti_plan_blob(struct tutti_ns *ns, const struct tutti_lease *lease, size_t
 /*
  * A lane's completion blob. Of a store: publishes its keys once all ranks' blobs are in and their parents are
  * published; blocks that failed, and their descendants, are released. Of a retrieve: blocks that failed their checksum
- * are dropped from the index (*bad counts them; may be NULL). -EBADMSG: not a completion blob. -ESTALE: of an older
- * epoch, or the lease is gone.
+ * are dropped from the index. *bad (may be NULL) counts what failed. The same blob once more changes nothing and
+ * returns 0 again. -EBADMSG: not a completion blob. -ESTALE: of an older epoch, or the reservation ended in another way
+ * before (released, expired).
  */
 int tutti_complete(struct tutti_ns *ns, const void *blob, size_t bytes, size_t *bad);
+/* Why the first block that failed did, of a completion blob; 0: none failed. -EBADMSG: also of what is no such blob. */
+int tutti_completion_result(const void *blob, size_t bytes);
 /* Ends a lease or reservation. Idempotent: an unknown one is fine. Slots of a reservation that a lane may still write
  * come back after its expiry. */
 int tutti_release(struct tutti_ns *ns, const struct tutti_lease *lease);
@@ -162,7 +165,7 @@ int tutti_lane_close(struct tutti_lane *l);
 /*
  * Registers the engine's KV memory, which must stay mapped while the lane is open. Once. Where base, strides or sizes
  * miss the controller's alignment the lane copies through bounded bounce buffers and tutti_lane_get_info says so.
- * -EINVAL: layout does not give the namespace's objects.
+ * -EINVAL: layout does not give the namespace's objects. -EEXIST: registered already.
  */
 int tutti_lane_register(struct tutti_lane *l, const struct tutti_kv_layout *layout);
 int tutti_lane_get_info(struct tutti_lane *l, struct tutti_lane_info *out);
@@ -170,14 +173,17 @@ int tutti_lane_stats(struct tutti_lane *l, struct tutti_lane_stats *out);
 
 /*
  * Takes a plan blob and the engine's block number of each of its blocks. Nothing is read or written yet.
- * -EBADMSG: blob damaged. -ESTALE: other epoch, or expired. -EINVAL: a block number out of range. -EAGAIN: too many
- * plans. -EPERM: no_verify, and the plan holds blocks that were not synced.
+ * -EBADMSG: blob damaged. -ESTALE: other epoch, or expired. -EINVAL: a block number out of range, or twice in a
+ * retrieve. -EAGAIN: too many plans. -EPERM: no_verify, and the plan holds blocks that were not synced.
  */
 int tutti_plan_open(struct tutti_lane *l, const void *blob, size_t bytes, const uint64_t *blocks, size_t n_blocks,
                     struct tutti_plan **out);
 /* Issues all layers in one go (one kernel, layer after layer). */
 int tutti_retrieve(struct tutti_plan *p);
-/* Issues one layer, after all layers before it. Cost does not depend on the number of blocks. -EAGAIN: queue full. */
+/*
+ * Issues one layer, each once, in any order; they are served in the order of the calls. Cost does not depend on the
+ * number of blocks. -EAGAIN: queue full.
+ */
 int tutti_retrieve_layer(struct tutti_plan *p, uint32_t layer);
 /*
  * Waits until layer's bytes are in the engine's memory and checked. 0: all blocks. -EBADMSG or another error: at least
@@ -257,9 +263,10 @@ int tutti_nvme_claim(const char *function, const char *serial);
 /* Gives it back to the kernel's driver, also after a crash. -EBUSY: a process drives it; -EALREADY: not claimed. */
 int tutti_nvme_release(const char *function);
 
-/* "4G", "512MiB", "64k" -> bytes: powers of 1024. -EINVAL, -ERANGE. */
+/* "4G", "512MiB", "1.38GiB", "64k" -> bytes: powers of 1024; what tutti_format_bytes writes is read. -EINVAL, -ERANGE.
+ */
 int tutti_parse_bytes(const char *text, uint64_t *bytes);
-/* 4294967296 -> "4G". buf of at least 16 bytes; returns it. */
+/* 4294967296 -> "4GiB"; two digits behind the point where it isn't whole. buf of at least 16 bytes; returns it. */
 char *tutti_format_bytes(uint64_t bytes, char *buf);
 
 #ifdef __cplusplus

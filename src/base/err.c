@@ -54,7 +54,8 @@ static const struct {
     {0x011, "NVMe: SGL descriptor type invalid"},
     {0x013, "NVMe: PRP offset invalid"},
     {0x080, "NVMe: LBA out of range"},
-    {0x081, "NVMe: capacity exceeded"},
+    {0x081, "no space left below it (NVMe: capacity exceeded)"}, /* what the virtual controller says of ENOSPC */
+    {0x182, "not writable (NVMe: attempted write to read-only range)"},
     {0x280, "NVMe: write fault"},
     {0x281, "NVMe: unrecovered read error"},
 };

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,6 +86,19 @@ const struct cli_verb *cli_find_verb(const char *name)
 
 const char *cli_nearest_verb(const char *name) { return cli_nearest(name, verb_name_at, cli_verbs, cli_n_verbs); }
 
+/* What is wrong with the command line, and where to read on. */
+static int misused(const struct cli_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static int misused(const struct cli_call *call, const char *format, ...)
+{
+	char text[600];
+	va_list ap;
+
+	va_start(ap, format);
+	vsnprintf(text, sizeof(text), format, ap);
+	va_end(ap);
+	return cli_complain(call, CLI_USAGE, "%s\nSee 'tutti %s --help'.", text, call->verb->name);
+}
+
 static const char *option_name_at(const void *list, size_t i)
 {
 	const struct cli_verb *verb = list;
@@ -92,18 +106,16 @@ static const char *option_name_at(const void *list, size_t i)
 	return i < verb->n_options ? verb->options[i].name : cli_common_options[i - verb->n_options].name;
 }
 
-static int unknown_option(const struct cli_verb *verb, const char *text)
+static int unknown_option(const struct cli_call *call, const char *text)
 {
+	const struct cli_verb *verb = call->verb;
 	char word[WORD_MAX + 1];
 	const char *near;
 
 	snprintf(word, sizeof(word), "%.*s", (int)strcspn(text + strspn(text, "-"), "="), text + strspn(text, "-"));
 	near = cli_nearest(word, option_name_at, verb, verb->n_options + cli_n_common_options);
-	fprintf(stderr, "tutti %s: there is no option '%s'.", verb->name, text);
-	if (near)
-		fprintf(stderr, " Did you mean --%s?", near);
-	fprintf(stderr, "\nSee 'tutti %s --help'.\n", verb->name);
-	return CLI_USAGE;
+	return misused(call, "there is no option '%s'.%s%s%s", text, near ? " Did you mean --" : "", near ? near : "",
+	               near ? "?" : "");
 }
 
 static const char *choice_at(const void *list, size_t i)
@@ -143,23 +155,21 @@ static int parse_real(const char *text, double *out)
 	return 0;
 }
 
-static int bad_value(const struct cli_verb *verb, const struct cli_option *o, const char *text, const char *why)
+static int bad_value(const struct cli_call *call, const struct cli_option *o, const char *text, const char *why)
 {
-	fprintf(stderr, "tutti %s: --%s: '%s' %s\nSee 'tutti %s --help'.\n", verb->name, o->name, text, why,
-	        verb->name);
-	return CLI_USAGE;
+	return misused(call, "--%s: '%s' %s", o->name, text, why);
 }
 
-static int convert_number(const struct cli_verb *verb, const struct cli_option *o, const char *text, uint64_t *to)
+static int convert_number(const struct cli_call *call, const struct cli_option *o, const char *text, uint64_t *to)
 {
 	char why[120];
 	int bytes = o->kind == CLI_BYTES;
 	int result = bytes ? tutti_parse_bytes(text, to) : parse_count(text, to);
 
 	if (result == -ERANGE)
-		return bad_value(verb, o, text, "is too large for this machine's numbers.");
+		return bad_value(call, o, text, "is too large for this machine's numbers.");
 	if (result)
-		return bad_value(verb, o, text,
+		return bad_value(call, o, text,
 		                 bytes ? "is not a size. Write it as 4G, 512MiB, 64k or 4096."
 		                       : "is not a whole number of 0 or more.");
 	if (*to >= o->min && (!o->max || *to <= o->max))
@@ -172,10 +182,10 @@ static int convert_number(const struct cli_verb *verb, const struct cli_option *
 		         (unsigned long long)o->max);
 	else
 		snprintf(why, sizeof(why), "is out of range: at least %llu.", (unsigned long long)o->min);
-	return bad_value(verb, o, text, why);
+	return bad_value(call, o, text, why);
 }
 
-static int convert_choice(const struct cli_verb *verb, const struct cli_option *o, const char *text, int *to)
+static int convert_choice(const struct cli_call *call, const struct cli_option *o, const char *text, int *to)
 {
 	char why[160];
 
@@ -185,10 +195,10 @@ static int convert_choice(const struct cli_verb *verb, const struct cli_option *
 			return CLI_DONE;
 		}
 	snprintf(why, sizeof(why), "is not one of %s.", o->choices);
-	return bad_value(verb, o, text, why);
+	return bad_value(call, o, text, why);
 }
 
-static int convert(const struct cli_verb *verb, const struct cli_option *o, const char *text, void *to)
+static int convert(const struct cli_call *call, const struct cli_option *o, const char *text, void *to)
 {
 	switch (o->kind) {
 	case CLI_FLAG:
@@ -196,18 +206,18 @@ static int convert(const struct cli_verb *verb, const struct cli_option *o, cons
 		return CLI_DONE;
 	case CLI_TEXT:
 		if (!*text)
-			return bad_value(verb, o, text, "is empty.");
+			return bad_value(call, o, text, "is empty.");
 		*(const char **)to = text;
 		return CLI_DONE;
 	case CLI_REAL:
-		return parse_real(text, to) ? bad_value(verb, o, text, "is not a number of 0 or more.") : CLI_DONE;
+		return parse_real(text, to) ? bad_value(call, o, text, "is not a number of 0 or more.") : CLI_DONE;
 	case CLI_CHOICE:
-		return convert_choice(verb, o, text, to);
+		return convert_choice(call, o, text, to);
 	case CLI_BYTES:
 	case CLI_COUNT:
 		break;
 	}
-	return convert_number(verb, o, text, to);
+	return convert_number(call, o, text, to);
 }
 
 static const struct cli_option *option_at(const struct cli_verb *verb, size_t i)
@@ -241,18 +251,26 @@ static size_t make_tables(const struct cli_verb *verb, struct option *longs, cha
 	return n;
 }
 
-static int check_operands(const struct cli_verb *verb, unsigned n)
+static int check_operands(const struct cli_call *call, unsigned n)
 {
+	const struct cli_verb *verb = call->verb;
+
 	if (n >= verb->operands_min && n <= verb->operands_max)
 		return CLI_DONE;
 	if (n < verb->operands_min)
-		fprintf(stderr, "tutti %s: %s is missing.\n", verb->name, verb->operands);
-	else if (verb->operands_max == 0)
-		fprintf(stderr, "tutti %s takes no operands, but got %u.\n", verb->name, n);
-	else
-		fprintf(stderr, "tutti %s: %u operands are too many; it takes %s.\n", verb->name, n, verb->operands);
-	fprintf(stderr, "See 'tutti %s --help'.\n", verb->name);
-	return CLI_USAGE;
+		return misused(call, "%s is missing.", verb->operands);
+	if (verb->operands_max == 0)
+		return misused(call, "it takes no operands, but got %u.", n);
+	return misused(call, "%u operands are too many; it takes %s.", n, verb->operands);
+}
+
+int cli_wants_json(int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++)
+		if (strcmp(argv[i], "--format=json") == 0 ||
+		    (i + 1 < argc && strcmp(argv[i], "--format") == 0 && strcmp(argv[i + 1], "json") == 0))
+			return 1;
+	return 0;
 }
 
 int cli_parse(const struct cli_verb *verb, int argc, char **argv, void *args, struct cli_call *call)
@@ -263,6 +281,7 @@ int cli_parse(const struct cli_verb *verb, int argc, char **argv, void *args, st
 	struct common common = {0};
 	int c;
 
+	*call = (struct cli_call){.verb = verb, .json = cli_wants_json(argc, argv)};
 	if (verb->args_bytes)
 		memcpy(args, verb->defaults, verb->args_bytes);
 	optind = 1;
@@ -271,27 +290,23 @@ int cli_parse(const struct cli_verb *verb, int argc, char **argv, void *args, st
 		const struct cli_option *o = NULL;
 		size_t i = (size_t)c - 256;
 
-		if (c == ':') {
-			fprintf(stderr, "tutti %s: option '%s' needs a value.\nSee 'tutti %s --help'.\n", verb->name,
-			        argv[optind - 1], verb->name);
-			return CLI_USAGE;
-		}
+		if (c == ':')
+			return misused(call, "option '%s' needs a value.", argv[optind - 1]);
 		if (c == '?')
-			return unknown_option(verb, argv[optind - 1]);
+			return unknown_option(call, argv[optind - 1]);
 		for (size_t k = 0; c < 256 && k < n; k++)
 			if (option_at(verb, k)->letter == c)
 				i = k;
 		o = option_at(verb, i);
 		if (strcmp(o->name, "help") == 0)
 			return -1;
-		c = convert(verb, o, optarg, (char *)(i < verb->n_options ? args : &common) + o->offset);
+		c = convert(call, o, optarg, (char *)(i < verb->n_options ? args : &common) + o->offset);
 		if (c)
 			return c;
 	}
-	*call = (struct cli_call){.verb = verb,
-	                          .args = args,
-	                          .operands = (const char *const *)argv + optind,
-	                          .n_operands = (unsigned)(argc - optind),
-	                          .json = common.format};
-	return check_operands(verb, call->n_operands);
+	call->args = args;
+	call->operands = (const char *const *)argv + optind;
+	call->n_operands = (unsigned)(argc - optind);
+	call->json = common.format;
+	return check_operands(call, call->n_operands);
 }

@@ -5,8 +5,9 @@
  * it. Arguments, --help, man pages and shell completion all come from these tables, so they can't disagree. A verb's
  * options fill a plain struct of the verb's own, by offset; the verb never sees argv.
  *
- * Exit status: 0 done; 1 a finding (damage, a mismatch); 2 wrong use; 3 a resource is not there (space, permission, a
- * pool that someone else has open). Results go to stdout (text or JSON), everything else to stderr.
+ * Exit status, of every verb (help.c has the table for users, cli_exit_of the one of results): 0 done, an empty answer
+ * included; 1 a finding; 2 wrong use; 3 a resource is not there. Results go to stdout (text or JSON), also that of a
+ * refused command line; everything else to stderr.
  */
 #ifndef TUTTI_CLI_CLI_H
 #define TUTTI_CLI_CLI_H
@@ -72,6 +73,8 @@ extern const size_t cli_n_verbs;
 
 /* Parses argv[1..] by the verb's table. Returns CLI_DONE, CLI_USAGE (already explained), or -1: help was asked for. */
 int cli_parse(const struct cli_verb *verb, int argc, char **argv, void *args, struct cli_call *call);
+/* 1 if argv[1..] asks for JSON: known before it is parsed, so that a refusal of it is JSON too. */
+int cli_wants_json(int argc, char **argv);
 /* The word nearest to `word`, or NULL if none is near: for "did you mean". */
 const char *cli_nearest(const char *word, const char *(*word_at)(const void *list, size_t i), const void *list,
                         size_t n);
@@ -92,6 +95,8 @@ void cli_completion_bash(FILE *f);
 
 /* Explains a failed call of the library (what, where, why, what to do) and returns the exit status of its class. */
 int cli_fail(const struct cli_call *call, int result, const char *doing);
+/* The same, and what the command line offers against it ("": nothing). */
+int cli_fail_hint(const struct cli_call *call, int result, const char *doing, const char *hint);
 /* The same for a fault that the CLI itself found. */
 int cli_complain(const struct cli_call *call, enum cli_exit status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -108,6 +113,8 @@ void cli_progress(void *arg, const char *what, uint64_t done, uint64_t total);
 void cli_progress_end(void);
 /* Removes the file when the program ends, also by ^C. At most 16. */
 int cli_remove_at_exit(const char *path);
+/* None of those that are listed. */
+void cli_remove_never(void);
 /* Now, not at exit, those that are still listed. */
 void cli_remove_now(void);
 uint64_t cli_now_ns(void);     /* CLOCK_MONOTONIC */

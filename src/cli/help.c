@@ -62,8 +62,11 @@ static void each_line(FILE *f, const char *text, const char *before)
 }
 
 static const char exit_text[] =
-    "0 done; 1 a finding (damage, a mismatch); 2 wrong use; 3 a resource is missing (space, "
-                                "permission, a pool that is in use).";
+    "0 done, an empty answer included; 1 a finding: stored bytes are damaged, differ, or can't be read; 2 wrong use: "
+    "of options, operands or their values, or something is in the way that --overwrite would replace; 3 a resource is "
+    "not there: no such pool, file or folder, no space, no permission, no memory, in use by another process, of "
+    "another "
+    "version.";
 
 void cli_help_all(FILE *f)
 {

@@ -49,15 +49,13 @@ static const struct cli_option help_options[] = {
      "Print the bash completion script instead."},
 };
 
-static int unknown_verb(const char *word)
+static int unknown_verb(const char *word, int json)
 {
+	const struct cli_call call = {.json = json};
 	const char *near = cli_nearest_verb(word);
 
-	fprintf(stderr, "tutti: there is no verb '%s'.", word);
-	if (near)
-		fprintf(stderr, " Did you mean '%s'?", near);
-	fprintf(stderr, "\n'tutti help' lists them all.\n");
-	return CLI_USAGE;
+	return cli_complain(&call, CLI_USAGE, "there is no verb '%s'.%s%s%s\n'tutti help' lists them all.", word,
+	                    near ? " Did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 static json_t *verbs_json(void)
@@ -76,7 +74,7 @@ static int run_help(const struct cli_call *call)
 	const struct cli_verb *verb = call->n_operands ? cli_find_verb(call->operands[0]) : NULL;
 
 	if (call->n_operands && !verb)
-		return unknown_verb(call->operands[0]);
+		return unknown_verb(call->operands[0], call->json);
 	if (a->completion)
 		cli_completion_bash(stdout);
 	else if (a->man)
@@ -158,6 +156,6 @@ int main(int argc, char **argv)
 		word = "version";
 	verb = cli_find_verb(word);
 	if (!verb)
-		return unknown_verb(word);
+		return unknown_verb(word, cli_wants_json(argc, argv));
 	return run_verb(verb, argc - 1, argv + 1);
 }

@@ -15,31 +15,34 @@
 #define PROGRESS_EVERY_NS 200000000ull
 #define REMOVE_MAX 16
 
+/* NVMe statuses (SCT << 8 | SC) that say that space or permission lacks, not that something is broken. */
+#define NVME_CAPACITY_EXCEEDED 0x081
+#define NVME_READ_ONLY 0x182
+
 /* ---- errors ---- */
 
 enum cli_exit cli_exit_of(int result)
 {
+	if (result == NVME_CAPACITY_EXCEEDED || result == NVME_READ_ONLY)
+		return CLI_RESOURCE;
 	if (result > 0)
-		return CLI_FINDING; /* the device answered with an error status */
+		return CLI_FINDING; /* the device failed */
 	switch (-result) {
 	case 0:
 		return CLI_DONE;
 	case EBADMSG:
 	case EUCLEAN:
 	case EIO:
-	case EPROTONOSUPPORT:
 		return CLI_FINDING;
 	case EINVAL:
 	case ERANGE:
 	case EOVERFLOW:
 	case EEXIST:
-	case ENOENT:
-	case ENOTDIR:
 	case EISDIR:
-	case ENAMETOOLONG:
 	case ENOTBLK:
+	case ENAMETOOLONG:
 		return CLI_USAGE;
-	default:
+	default: /* not there, no space, no permission, in use, of another version */
 		return CLI_RESOURCE;
 	}
 }
@@ -47,35 +50,40 @@ enum cli_exit cli_exit_of(int result)
 static void print_error(const struct cli_call *call, enum cli_exit status, int result, const char *message)
 {
 	cli_progress_end();
-	fprintf(stderr, "tutti %s: %s\n", call->verb->name, message);
-	if (call->json)
+	fprintf(stderr, "tutti%s%s: %s\n", call->verb ? " " : "", call->verb ? call->verb->name : "", message);
+	if (call->json && result)
 		cli_print_json(json_pack("{s:{s:s, s:i, s:s}, s:i}", "error", "message", message, "result", result,
 		                         "name", tutti_strerror(result), "exit_status", (int)status));
+	else if (call->json)
+		cli_print_json(json_pack("{s:{s:s}, s:i}", "error", "message", message, "exit_status", (int)status));
 }
 
-int cli_fail(const struct cli_call *call, int result, const char *doing)
+int cli_fail_hint(const struct cli_call *call, int result, const char *doing, const char *hint)
 {
-	char text[1024];
 	const char *message = tutti_error_message();
+	char text[1200];
 
-	if (message && *message)
-		snprintf(text, sizeof(text), "%s: %s", doing, message);
-	else
-		snprintf(text, sizeof(text), "%s: %s", doing, tutti_strerror(result));
+	if (!message || !*message)
+		message = tutti_strerror(result);
+	snprintf(text, sizeof(text), "%s: %s%s%s", doing, message, *hint ? "; " : "", hint);
 	print_error(call, cli_exit_of(result), result, text);
 	return (int)cli_exit_of(result);
 }
 
+int cli_fail(const struct cli_call *call, int result, const char *doing)
+{
+	return cli_fail_hint(call, result, doing, "");
+}
+
 int cli_complain(const struct cli_call *call, enum cli_exit status, const char *format, ...)
 {
-	static const int results[] = {0, -EBADMSG, -EINVAL, -ENOSPC};
 	char text[1024];
 	va_list ap;
 
 	va_start(ap, format);
 	vsnprintf(text, sizeof(text), format, ap);
 	va_end(ap);
-	print_error(call, status, results[status], text);
+	print_error(call, status, 0, text);
 	return (int)status;
 }
 
@@ -170,6 +178,8 @@ void cli_remove_now(void)
 			rmdir(remove_paths[remove_n]);
 	}
 }
+
+void cli_remove_never(void) { remove_n = 0; }
 
 static void on_signal(int number)
 {

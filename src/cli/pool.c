@@ -2,10 +2,22 @@
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "cli/pool.h"
+
+const char *cli_pool_hint(const char *path, int result)
+{
+	struct stat st;
+
+	if (result == -ENOMEDIUM && !stat(path, &st) && S_ISREG(st.st_mode))
+		return "'tutti format --overwrite' makes one of it (also of one whose format was cut short); what it "
+		       "holds "
+		       "is lost then";
+	return "";
+}
 
 struct tutti_store *cli_pool_open(const struct cli_call *call, const char *const *paths, unsigned n, int *status)
 {
@@ -22,7 +34,7 @@ struct tutti_store *cli_pool_open(const struct cli_call *call, const char *const
 	if (!result)
 		return s;
 	snprintf(doing, sizeof(doing), "opening %s", paths[0]);
-	*status = cli_fail(call, result, doing);
+	*status = cli_fail_hint(call, result, doing, cli_pool_hint(paths[0], result));
 	return NULL;
 }
 
@@ -38,20 +50,40 @@ int cli_pool_close(const struct cli_call *call, struct tutti_store *s, int statu
 
 struct tutti_ns *cli_pool_ns(const struct cli_call *call, struct tutti_store *s, uint64_t number, int *status)
 {
+	uint64_t wanted = number == CLI_NS_DEFAULT ? 0 : number;
 	struct tutti_pool_info info;
 	struct tutti_ns *ns = NULL;
 
-	if (number <= UINT32_MAX && tutti_ns_at(s, (uint32_t)number, &ns) == 0)
+	if (wanted <= UINT32_MAX && tutti_ns_at(s, (uint32_t)wanted, &ns) == 0)
 		return ns;
 	if (tutti_store_info(s, &info))
 		info.n_namespaces = 0;
-	*status = info.n_namespaces
-	              ? cli_complain(call, CLI_USAGE,
-	                             "there is no namespace %llu; the pool has 0 to %u ('tutti info' lists "
-	                                              "them)",
-	                             (unsigned long long)number, info.n_namespaces - 1)
-	              : cli_complain(call, CLI_USAGE, "the pool has no namespace yet; one is made by the first store");
+	if (number == CLI_NS_DEFAULT && !info.n_namespaces)
+		return NULL;
+	if (info.n_namespaces)
+		*status = cli_complain(call, CLI_USAGE,
+		                       "there is no namespace %llu; the pool has 0 to %u ('tutti info' lists them)",
+		                       (unsigned long long)wanted, info.n_namespaces - 1);
+	else
+		*status = cli_complain(call, CLI_USAGE,
+		                       "there is no namespace %llu; the pool has none yet, the first store makes one",
+		                       (unsigned long long)wanted);
 	return NULL;
+}
+
+int cli_pool_one_rank(struct tutti_store *s, char *why, size_t why_bytes)
+{
+	struct tutti_pool_info info;
+	int result = tutti_store_info(s, &info);
+
+	if (result || info.ranks == 1)
+		return result;
+	snprintf(
+	    why, why_bytes,
+	         "the pool was formatted for %u ranks; this verb stands in for an engine of one rank. Use another pool, or "
+	         "none: a temporary one is made then. (info, ls, lookup, verify and clear work on any pool.)",
+	    info.ranks);
+	return -EINVAL;
 }
 
 /* ---- temporary pools ---- */
@@ -81,8 +113,8 @@ int cli_pool_make(const struct cli_call *call, const char *folder, uint64_t byte
 	if (!folder)
 		folder = cli_pool_folder();
 	if (access(folder, W_OK | X_OK))
-		return cli_complain(call, errno == EACCES || errno == EROFS ? CLI_RESOURCE : CLI_USAGE,
-		                    "%s: %s; name a folder to write in with --dir or TMPDIR", folder, strerror(errno));
+		return cli_complain(call, cli_exit_of(-errno), "%s: %s; name a folder to write in with --dir or TMPDIR",
+		                    folder, strerror(errno));
 	if ((size_t)snprintf(path, path_bytes, "%s/tutti-%d.pool", folder, (int)getpid()) >= path_bytes)
 		return cli_complain(call, CLI_USAGE, "%s: the name is too long", folder);
 	if (!keep && cli_remove_at_exit(path))

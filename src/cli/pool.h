@@ -11,8 +11,17 @@
 struct tutti_store *cli_pool_open(const struct cli_call *call, const char *const *paths, unsigned n, int *status);
 /* Closes it; a failure is said, and makes the status worse. */
 int cli_pool_close(const struct cli_call *call, struct tutti_store *s, int status);
-/* Namespace number `number`. Says so when there is none. */
+/* Why a pool can't be opened, in terms of this command; "": nothing to add. */
+const char *cli_pool_hint(const char *path, int result);
+/*
+ * Namespace number `number`. Says so when there is none. CLI_NS_DEFAULT is the first one, and NULL with *status left
+ * alone in a pool that has none yet: an empty answer, not a fault.
+ */
+#define CLI_NS_DEFAULT UINT64_MAX
 struct tutti_ns *cli_pool_ns(const struct cli_call *call, struct tutti_store *s, uint64_t number, int *status);
+
+/* 0, or -EINVAL and why: the stand-ins for an engine are one rank, and can't fill the shares of others. */
+int cli_pool_one_rank(struct tutti_store *s, char *why, size_t why_bytes);
 
 /* A pool in a new file in folder (NULL: $TMPDIR or /tmp), removed at exit unless keep. path receives its name. */
 int cli_pool_make(const struct cli_call *call, const char *folder, uint64_t bytes, enum tutti_prewrite prewrite,

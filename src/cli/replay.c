@@ -9,9 +9,11 @@
 #include <time.h>
 
 #include "cli/cli.h"
+#include "cli/pool.h"
 #include "cli/replay.h"
 
 #define META_OBJECT_BYTES 4096u
+#define ARENA_BLOCKS_MAX (4ull * REPLAY_WORKERS_MAX * REPLAY_CHUNK_BLOCKS_MAX)
 
 struct replay_log *replay_log_new(size_t n_samples)
 {
@@ -56,16 +58,22 @@ void replay_spec(const struct replay_opts *o, char name[96], struct tutti_ns_spe
 	spec->tp_size = 1;
 }
 
+void replay_note_failure(struct replay *e, struct replay_sample *s, int result, const char *doing, const char *message)
+{
+	s->errors++;
+	pthread_mutex_lock(&e->lock);
+	if (!e->log->first_error[0]) {
+		e->log->first_result = result;
+		snprintf(e->log->first_error, sizeof(e->log->first_error), "%s: %.400s", doing, message);
+	}
+	pthread_mutex_unlock(&e->lock);
+}
+
 void replay_note_error(struct replay *e, struct replay_sample *s, int result, const char *doing)
 {
 	const char *message = tutti_error_message();
 
-	s->errors++;
-	pthread_mutex_lock(&e->lock);
-	if (!e->log->first_error[0])
-		snprintf(e->log->first_error, sizeof(e->log->first_error), "%s: %.400s", doing,
-		         message && *message ? message : tutti_strerror(result));
-	pthread_mutex_unlock(&e->lock);
+	replay_note_failure(e, s, result, doing, message && *message ? message : tutti_strerror(result));
 }
 
 void replay_busy(struct replay *e, struct replay_busy *b, int begins)
@@ -91,6 +99,9 @@ static int open_arena(struct replay *e, char *why, size_t why_bytes)
 	int result;
 
 	shape.blocks = e->o.kv_bytes / block_bytes;
+	if (shape.blocks >
+	    ARENA_BLOCKS_MAX) /* of tiny blocks: more than all requests at once can use, scattered enough */
+		shape.blocks = ARENA_BLOCKS_MAX;
 	if (e->o.metadata_only) /* never touched: plans need block numbers, not bytes */
 		shape.blocks = (uint64_t)REPLAY_CHUNK_BLOCKS_MAX * e->o.workers;
 	if (shape.blocks < 2 || shape.blocks < e->o.workers) {
@@ -109,7 +120,7 @@ static int open_arena(struct replay *e, char *why, size_t why_bytes)
 	return result;
 }
 
-static int open_store(struct replay *e, tutti_progress_fn progress)
+static int open_store(struct replay *e, tutti_progress_fn progress, char *why, size_t why_bytes)
 {
 	struct tutti_store_opts so = TUTTI_STORE_OPTS_INIT;
 	struct tutti_ns_spec spec;
@@ -128,6 +139,8 @@ static int open_store(struct replay *e, tutti_progress_fn progress)
 		so.sync_interval_ns = UINT64_MAX;
 	}
 	result = tutti_store_open(&so, &e->store);
+	if (!result)
+		result = cli_pool_one_rank(e->store, why, why_bytes);
 	if (result)
 		return result;
 	replay_spec(&e->o, name, &spec);
@@ -182,7 +195,7 @@ int replay_open(struct replay *e, const struct replay_opts *o, const struct trac
 			keys_max = t->requests[i].input_tokens / o->block_tokens;
 	result = open_arena(e, why, why_bytes);
 	if (!result)
-		result = open_store(e, progress);
+		result = open_store(e, progress, why, why_bytes);
 	for (uint32_t i = 0; !result && i < o->workers; i++)
 		result = open_worker(e, &e->workers[i], keys_max);
 	return result;

@@ -46,7 +46,12 @@ struct replay_sample {
 	uint64_t load_start_ns, load_end_ns, store_start_ns, store_end_ns;
 	uint32_t document, turn;
 	uint32_t tokens, hit_tokens, output_tokens;
-	uint32_t blocks, hit_blocks, stored_blocks, unstored_blocks, failed_blocks, chunks;
+	uint32_t blocks, hit_blocks, stored_blocks, failed_blocks, chunks;
+	/*
+	 * Blocks that were computed and not stored: another request was storing them, or one before them; no room, or
+	 * none for their parent; the lane's bounded queue was full; writing failed.
+	 */
+	uint32_t others_blocks, no_room_blocks, dropped_blocks, unwritten_blocks;
 	uint32_t layers, layers_waited;
 	uint32_t errors;
 	uint64_t bytes_in, bytes_out, checked_bytes, mismatched_bytes;
@@ -64,6 +69,7 @@ struct replay_log {
 	atomic_int stop;
 	int fatal;             /* what ended the run early */
 	char first_error[512];
+	int first_result; /* of that error */
 	uint64_t start_ns, end_ns, cpu_ns; /* of the whole run, all threads */
 	uint64_t cpu_start_ns;             /* what the process had used before */
 	struct replay_busy in, out;
@@ -128,7 +134,9 @@ int replay_close(struct replay *e);
 
 /* request.c: one request. Faults go to the sample; a result is one that ends the run. */
 int replay_request(struct worker *w, const struct trace_request *r, struct replay_sample *s);
+/* An error of the request; the first of all is kept. The message is the library's last one, or given. */
 void replay_note_error(struct replay *e, struct replay_sample *s, int result, const char *doing);
+void replay_note_failure(struct replay *e, struct replay_sample *s, int result, const char *doing, const char *message);
 void replay_busy(struct replay *e, struct replay_busy *b, int begins);
 
 #endif

@@ -17,7 +17,10 @@ void report_add(struct report_sum *sum, const struct replay_log *log)
 		sum->blocks += s->blocks;
 		sum->hit_blocks += s->hit_blocks;
 		sum->stored_blocks += s->stored_blocks;
-		sum->unstored_blocks += s->unstored_blocks;
+		sum->others_blocks += s->others_blocks;
+		sum->no_room_blocks += s->no_room_blocks;
+		sum->dropped_blocks += s->dropped_blocks;
+		sum->unwritten_blocks += s->unwritten_blocks;
 		sum->failed_blocks += s->failed_blocks;
 		sum->chunks += s->chunks;
 		sum->layers += s->layers;
@@ -48,9 +51,13 @@ double report_cpu_per_gb(const struct report_sum *sum)
 	return bytes ? (double)cpu / (double)bytes : 0;
 }
 
-int report_is_finding(const struct report_sum *sum)
+int report_exit(const struct report_sum *sum, const struct replay_log *log)
 {
-	return sum->mismatched_bytes || sum->failed_blocks || sum->errors;
+	if (sum->mismatched_bytes || sum->failed_blocks)
+		return CLI_FINDING;
+	if (!sum->errors)
+		return CLI_DONE;
+	return cli_exit_of(log->first_result) == CLI_RESOURCE ? CLI_RESOURCE : CLI_FINDING;
 }
 
 /* ---- JSON ---- */
@@ -71,7 +78,10 @@ json_t *report_sum_json(const struct report_sum *s)
 	put(o, "hit_blocks", s->hit_blocks);
 	put_real(o, "hit_ratio_blocks", report_percent(s->hit_blocks, s->blocks) / 100);
 	put(o, "stored_blocks", s->stored_blocks);
-	put(o, "unstored_blocks", s->unstored_blocks);
+	put(o, "left_to_others_blocks", s->others_blocks);
+	put(o, "no_room_blocks", s->no_room_blocks);
+	put(o, "dropped_blocks", s->dropped_blocks);
+	put(o, "unwritten_blocks", s->unwritten_blocks);
 	put(o, "failed_blocks", s->failed_blocks);
 	put(o, "bytes_in", s->bytes_in);
 	put(o, "bytes_out", s->bytes_out);
@@ -205,6 +215,24 @@ static void direction(FILE *f, const char *name, uint64_t bytes, uint64_t ns, co
 	fputc('\n', f);
 }
 
+/* What became of the blocks that were computed. */
+static void stored_line(FILE *f, const struct report_sum *s, const struct replay_log *log)
+{
+	const struct {
+		uint64_t n;
+		const char *why;
+	} not_stored[] = {{s->others_blocks, "left to another request that was storing them"},
+	                  {s->no_room_blocks, "not kept: no room"},
+	                  {s->dropped_blocks, "not kept: too many stores were waiting"},
+	                  {s->unwritten_blocks, "not kept: writing failed"}};
+
+	fprintf(f, "%-14s %" PRIu64 " blocks; evicted %" PRIu64, "stored", s->stored_blocks, log->ns_info.evicted);
+	for (size_t i = 0; i < sizeof(not_stored) / sizeof(not_stored[0]); i++)
+		if (not_stored[i].n)
+			fprintf(f, "; %" PRIu64 " %s", not_stored[i].n, not_stored[i].why);
+	fputc('\n', f);
+}
+
 void report_lines(FILE *f, const struct report_sum *s, const struct replay_log *log, const struct ceiling *c)
 {
 	const struct tutti_lane_stats *l = &log->lane_stats;
@@ -214,8 +242,7 @@ void report_lines(FILE *f, const struct report_sum *s, const struct replay_log *
 	fprintf(f, "%-14s %.1f %% of tokens, %.1f %% of blocks (%" PRIu64 " of %" PRIu64 ")\n", "hit",
 	        report_percent(s->hit_tokens, s->tokens), report_percent(s->hit_blocks, s->blocks), s->hit_blocks,
 	        s->blocks);
-	fprintf(f, "%-14s %" PRIu64 " blocks; not kept %" PRIu64 "; evicted %" PRIu64 "\n", "stored", s->stored_blocks,
-	        s->unstored_blocks, log->ns_info.evicted);
+	stored_line(f, s, log);
 	if (!s->bytes_in && !s->bytes_out) { /* metadata only */
 		fprintf(f, "%-14s %.1f s of CPU time, %.1f s of them for keys; %" PRIu64 " errors\n", "CPU",
 		        (double)s->cpu_ns * 1e-9, (double)s->compute_cpu_ns * 1e-9, s->errors);

@@ -9,7 +9,8 @@
 #include "cli/replay.h"
 
 struct report_sum {
-	uint64_t requests, tokens, hit_tokens, output_tokens, blocks, hit_blocks, stored_blocks, unstored_blocks;
+	uint64_t requests, tokens, hit_tokens, output_tokens, blocks, hit_blocks, stored_blocks;
+	uint64_t others_blocks, no_room_blocks, dropped_blocks, unwritten_blocks;
 	uint64_t failed_blocks, chunks, layers, layers_waited, errors;
 	uint64_t bytes_in, bytes_out, checked_bytes, mismatched_bytes, wait_ns, compute_cpu_ns;
 	uint64_t wall_ns, cpu_ns, in_ns, out_ns;
@@ -31,7 +32,7 @@ void report_requests(FILE *f, const struct replay_log *log);
 /* "virt on threads, O_DIRECT, zero copy, SGL, 64 commands in flight" */
 void report_path(const struct tutti_lane_info *info, char *text, size_t bytes);
 void report_lines(FILE *f, const struct report_sum *sum, const struct replay_log *log, const struct ceiling *c);
-/* 1 if something in it is a finding. */
-int report_is_finding(const struct report_sum *sum);
+/* The exit status that it comes to: a finding, or what the first error was. */
+int report_exit(const struct report_sum *sum, const struct replay_log *log);
 
 #endif

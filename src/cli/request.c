@@ -111,27 +111,33 @@ static void open_load(struct request *q, struct chunk *c)
 		replay_note_error(q->e, q->s, result, "retrieve");
 }
 
-/* No room, or a parent that is gone: the blocks are used, but not kept. That is no fault. */
+/* No room, or a parent that was not kept: the blocks are used, but not kept. That is no fault. */
 static int store_is_optional(int result) { return result == -ENOSPC || result == -ENOENT || result == -EAGAIN; }
 
 static void open_store(struct request *q, struct chunk *c)
 {
 	size_t at = c->first + c->hits;
+	uint32_t left;
 	const struct tutti_key *parent = at ? &q->w->keys[at - 1] : NULL;
 	int result = tutti_reserve(q->e->ns, parent, q->w->keys + at, c->missing, LEASE_NS, &c->store_first,
 	                           &c->store_count, &c->reservation);
 
-	if (result || !c->store_count) {
-		c->store_count = 0;
-		c->store_first = result ? 0 : c->store_first;
-		if (result && !store_is_optional(result))
-			replay_note_error(q->e, q->s, result, "reserve");
+	if (result)
+		c->store_count = c->store_first = 0;
+	if (result && !store_is_optional(result))
+		replay_note_error(q->e, q->s, result, "reserve");
+	left = (uint32_t)(c->missing - c->store_first - c->store_count);
+	if (!result && !c->store_count) /* reserve takes nothing behind a block that is being written */
+		q->s->others_blocks += left;
+	else
+		q->s->no_room_blocks += left;
+	if (!c->store_count)
 		return;
-	}
 	result = open_plan(q, &c->reservation, 0, c->store_count, q->w->blocks + c->hits + c->store_first, &c->store);
 	if (result) {
 		replay_note_error(q->e, q->s, result, "store");
 		tutti_cancel(q->e->ns, &c->reservation);
+		q->s->unwritten_blocks += (uint32_t)c->store_count;
 		c->store_count = 0;
 	}
 }
@@ -147,11 +153,12 @@ static void begin_store(struct request *q, struct chunk *c)
 	replay_busy(q->e, &q->e->log->out, 1);
 }
 
-static int finish_plan(struct request *q, struct tutti_plan *p, size_t *bad, const char *doing)
+static int finish_plan(struct request *q, struct tutti_plan *p, size_t *bad, int store)
 {
+	const char *doing = store ? "store" : "retrieve";
 	size_t bytes = 0;
 	int result = tutti_plan_finish(p, cli_now_ns() + STEP_NS, q->w->blob, q->w->blob_bytes, &bytes);
-	int complete = 0;
+	int complete = 0, lost;
 
 	*bad = 0;
 	if (bytes)
@@ -160,6 +167,10 @@ static int finish_plan(struct request *q, struct tutti_plan *p, size_t *bad, con
 		replay_note_error(q->e, q->s, result, doing);
 	else if (complete)
 		replay_note_error(q->e, q->s, complete, doing);
+	lost = bytes && store && !complete ? tutti_completion_result(q->w->blob, bytes) : 0;
+	if (lost &&
+	    lost != -ECANCELED) /* that is a store that was dropped; blocks that can't be read are counted apart */
+		replay_note_failure(q->e, q->s, lost, doing, tutti_strerror(lost));
 	return result == -ENOTRECOVERABLE || result == -ETIMEDOUT ? result : 0;
 }
 
@@ -193,12 +204,12 @@ static int finish_chunk(struct request *q, struct chunk *c)
 		failed = count_failed(c->load, c->hits);
 		q->s->failed_blocks += (uint32_t)failed;
 		q->s->bytes_in += (c->hits - failed) * block_bytes;
-		result = finish_plan(q, c->load, &bad, "retrieve");
+		result = finish_plan(q, c->load, &bad, 0);
 		end_load(q, c);
 	}
 	if (c->store) {
 		begin_store(q, c);
-		store_result = finish_plan(q, c->store, &bad, "store");
+		store_result = finish_plan(q, c->store, &bad, 1);
 		q->s->store_end_ns = cli_now_ns();
 		replay_busy(e, &e->log->out, 0);
 		if (!c->store_dropped && !store_result && bad <= c->store_count) {
@@ -208,8 +219,11 @@ static int finish_chunk(struct request *q, struct chunk *c)
 			atomic_fetch_add(&e->log->stored_blocks, c->stored);
 		}
 		tutti_release(e->ns, &c->reservation);
+		if (c->store_dropped)
+			q->s->dropped_blocks += (uint32_t)(c->store_count - c->stored);
+		else
+			q->s->unwritten_blocks += (uint32_t)(c->store_count - c->stored);
 	}
-	q->s->unstored_blocks += (uint32_t)(c->missing - c->store_first - c->stored);
 	return result ? result : store_result;
 }
 

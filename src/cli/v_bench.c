@@ -45,11 +45,13 @@ static const struct cli_option bench_options[] = {
      "software; nothing is checked)."},
     {"sms", 0, CLI_COUNT, AT(sms), "N", NULL, 0, 64, "Executor blocks. 0 (default): the lane's own choice."},
     {"depth", 0, CLI_COUNT, AT(depth), "N", NULL, 0, 4096, "Commands in flight a block. 0 (default): 64."},
-    {"bounce-memory", 0, CLI_BYTES, AT(bounce), "SIZE", NULL, 0, 0, "Bound of bounce buffers. 0 (default): 32M."},
+    {"bounce-memory", 0, CLI_BYTES, AT(bounce), "SIZE", NULL, 0, 0, "Bound of bounce buffers. 0 (default): 16M."},
     {"prp", 0, CLI_FLAG, AT(prp), NULL, NULL, 0, 0, "Describe memory to the controller by PRP lists instead of SGL."},
     {"no-verify", 0, CLI_FLAG, AT(no_verify), NULL, NULL, 0, 0, "Checksums are not compared on retrieve."},
     {"pool", 'p', CLI_TEXT, AT(pool), "PATH", NULL, 0, 0,
-     "Use this pool (in a namespace of its own, emptied afterwards). Default: a temporary one."},
+     "Use this pool: a namespace of the bench's own in it, which is emptied afterwards and stays in the list of "
+     "'info'. "
+     "Default: a temporary pool."},
     {"dir", 'd', CLI_TEXT, AT(dir), "FOLDER", NULL, 0, 0, "Where the temporary pool goes. Default: $TMPDIR or /tmp."},
     {"no-ceiling", 0, CLI_FLAG, AT(no_ceiling), NULL, NULL, 0, 0,
      "Don't measure what the disk itself gives (about 5 s, and 512 MiB beside the pool)."},
@@ -74,6 +76,7 @@ struct bench {
 	struct tutti_lane_stats stats;
 	uint64_t bytes, mismatched, failed_blocks;
 	const char *doing; /* of the last failure */
+	char why[256];     /* in place of the library's message, where it is not empty */
 };
 
 static enum tutti_controller controller_of(const struct bench_args *a)
@@ -150,6 +153,8 @@ static int bench_open(struct bench *b, const char *const *paths)
 	lo.no_verify = b->a->no_verify;
 	b->doing = "opening the pool";
 	result = tutti_store_open(&so, &b->store);
+	if (!result)
+		result = cli_pool_one_rank(b->store, b->why, sizeof(b->why));
 	if (!result)
 		result = open_namespace(b);
 	if (result)
@@ -386,6 +391,8 @@ static int bench_run(const struct cli_call *call, struct bench *b, const char *c
 	}
 	ceiling_close(&c);
 	cli_progress_end();
+	if (result && b->why[0])
+		return cli_complain(call, cli_exit_of(result), "%s", b->why);
 	if (result)
 		return cli_fail(call, result, b->doing);
 	if (call->json)
@@ -431,7 +438,7 @@ const struct cli_verb verb_bench = {
         "Stores a plan of blocks and retrieves it into cleared memory, some rounds, every byte compared; prints GB/s "
                    "and CPU seconds per GB of all threads beside what the disk itself gives. The temporary pool is written "
                    "once at format, so first writes are not part of the figures. ('make bench' compares more, and with "
-                   "others.)",
+                   "others.) It is one rank: a --pool formatted with more --ranks is for engines, and is refused.",
     .example = "tutti bench --object-size 32K --blocks 256\ntutti bench --controller null --prp --format json",
     .options = bench_options,
     .n_options = sizeof(bench_options) / sizeof(bench_options[0]),

@@ -107,7 +107,7 @@ static int choose_sizes(struct demo *d)
 	         d->a->plot ? "" : "/tutti-demo.svg");
 	result = plot_check_path(d->plot);
 	if (result)
-		return cli_complain(d->call, CLI_USAGE, "--plot: '%s': %s", d->plot,
+		return cli_complain(d->call, cli_exit_of(result), "--plot: '%s': %s", d->plot,
 		                    result == -EINVAL ? "must end in .svg or .png" : strerror(-result));
 	d->o = (struct replay_opts){.block_tokens = BLOCK_TOKENS,
 	                            .scale = 1,
@@ -129,7 +129,7 @@ static int load_documents(struct demo *d)
 	if (model_find("llama3-8b", &d->o.model, why, sizeof(why)))
 		return cli_complain(d->call, CLI_USAGE, "%s", why);
 	if (cli_pool_trace_path("leval", path, sizeof(path), &set))
-		return cli_complain(d->call, CLI_USAGE,
+		return cli_complain(d->call, CLI_RESOURCE,
 		                    "the trace is not where it should be (%s); TUTTI_TRACES names its folder", path);
 	result = trace_read(&d->trace, path, set);
 	if (result)
@@ -406,6 +406,7 @@ static void draw(struct demo *d, char *made, size_t made_bytes)
 static int finish(struct demo *d)
 {
 	char made[4100];
+	int status = CLI_DONE;
 
 	add_up(d);
 	draw(d, made, sizeof(made));
@@ -413,7 +414,9 @@ static int finish(struct demo *d)
 		print_json(d, made);
 	else
 		print_table(d, made);
-	return report_is_finding(&d->total) || d->committed < d->acknowledged ? CLI_FINDING : CLI_DONE;
+	for (int i = 0; i < PHASES && !status; i++)
+		status = report_exit(&d->sums[i], d->logs[i]);
+	return d->committed < d->acknowledged ? CLI_FINDING : status;
 }
 
 static int run_demo(const struct cli_call *call)

@@ -1,6 +1,10 @@
 /*
  * v_format.c - tutti format: makes a pool.
  */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "cli/cli.h"
 
 struct format_args {
@@ -30,6 +34,26 @@ static const struct cli_option format_options[] = {
      "paths."},
 };
 
+/* What these options can do about a refusal. */
+static const char *hint_of(const struct format_args *a, int result)
+{
+	if (result == -EEXIST)
+		return "--overwrite replaces it";
+	if (result == -EPERM && !a->erase_serial)
+		return "--yes-erase SERIAL erases it";
+	if (result == -EOPNOTSUPP && a->prewrite == 0)
+		return "--prewrite all does that";
+	return result == -EINVAL && !a->bytes ? "give --size, as in --size 8G" : "";
+}
+
+/* A format that is interrupted takes along the files that it made. */
+static void remove_if_interrupted(const struct cli_call *call)
+{
+	for (unsigned i = 0; i < call->n_operands; i++)
+		if (access(call->operands[i], F_OK) && errno == ENOENT && strncmp(call->operands[i], "nvme:", 5))
+			cli_remove_at_exit(call->operands[i]);
+}
+
 static int run_format(const struct cli_call *call)
 {
 	static const enum tutti_prewrite prewrites[] = {TUTTI_PREWRITE_SEGMENT, TUTTI_PREWRITE_ALL,
@@ -49,11 +73,13 @@ static int run_format(const struct cli_call *call)
 	o.overwrite = a->overwrite;
 	o.erase_serial = a->erase_serial;
 	o.progress = cli_progress;
+	remove_if_interrupted(call);
 	result = tutti_format(&o);
+	cli_remove_never();
 	cli_progress_end();
 	if (result) {
 		snprintf(doing, sizeof(doing), "formatting %s", call->operands[0]);
-		return cli_fail(call, result, doing);
+		return cli_fail_hint(call, result, doing, hint_of(a, result));
 	}
 	if (call->json)
 		cli_print_json(json_pack("{s:s, s:i, s:o, s:i, s:f}", "path", call->operands[0], "paths",

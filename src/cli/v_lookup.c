@@ -18,7 +18,7 @@ struct lookup_args {
 	const char *tokens;
 	const char *keys;
 };
-static const struct lookup_args lookup_defaults = {0};
+static const struct lookup_args lookup_defaults = {.ns = CLI_NS_DEFAULT};
 #define AT(field) offsetof(struct lookup_args, field)
 static const struct cli_option lookup_options[] = {
     {"namespace", 'n', CLI_COUNT, AT(ns), "N", NULL, 0, UINT32_MAX,
@@ -78,8 +78,7 @@ static void *read_items(const struct cli_call *call, const char *name, int keys,
 
 	*n = 0;
 	if (!f)
-		*status =
-		    cli_complain(call, errno == EACCES ? CLI_RESOURCE : CLI_USAGE, "%s: %s", name, strerror(errno));
+		*status = cli_complain(call, cli_exit_of(-errno), "%s: %s", name, strerror(errno));
 	while (f && items && !bad && (got = next_word(f, word, sizeof(word))) > 0 && *n < most) {
 		if (*n == room) {
 			more = realloc(items, 2 * room * item);
@@ -175,6 +174,8 @@ static int run_lookup(const struct cli_call *call)
 	if (keys) {
 		result = n ? tutti_lookup(ns, keys, n, 0, &matched, NULL) : 0;
 		status = result ? cli_fail(call, result, "looking up") : show(call, keys, n, matched);
+	} else if (!ns && status == CLI_DONE) { /* an empty pool; how many blocks tokens make is a namespace's matter */
+		status = show(call, NULL, a->keys ? n : 0, 0);
 	}
 	free(keys);
 	return cli_pool_close(call, s, status);

@@ -140,7 +140,7 @@ const struct cli_verb verb_info = {
 struct ls_args {
 	uint64_t ns, limit;
 };
-static const struct ls_args ls_defaults = {0};
+static const struct ls_args ls_defaults = {.ns = CLI_NS_DEFAULT};
 static const struct cli_option ls_options[] = {
     {"namespace", 'n', CLI_COUNT, offsetof(struct ls_args, ns), "N", NULL, 0, UINT32_MAX,
      "The namespace's number, as 'tutti info' shows it. Default 0."},
@@ -175,20 +175,22 @@ static int run_ls(const struct cli_call *call)
 	struct ls_state st = {.left = a->limit ? a->limit : UINT64_MAX};
 	struct tutti_store *s;
 	struct tutti_ns *ns;
-	int status = CLI_DONE, result;
+	int status = CLI_DONE, result = 0;
 
 	s = cli_pool_open(call, call->operands, call->n_operands, &status);
 	if (!s)
 		return status;
 	ns = cli_pool_ns(call, s, a->ns, &status);
-	if (ns) {
-		st.list = call->json ? json_array() : NULL;
+	st.list = call->json ? json_array() : NULL;
+	if (ns)
 		result = tutti_ns_each(ns, ls_block, &st);
-		if (result < 0)
-			status = cli_fail(call, result, "listing blocks");
-		if (call->json)
-			cli_print_json(json_pack("{s:I, s:o}", "namespace", (json_int_t)a->ns, "blocks", st.list));
-	}
+	if (result < 0)
+		status = cli_fail(call, result, "listing blocks");
+	if (call->json && status == CLI_DONE)
+		cli_print_json(json_pack("{s:I, s:O}", "namespace",
+		                         a->ns == CLI_NS_DEFAULT ? (json_int_t)0 : (json_int_t)a->ns, "blocks",
+		                         st.list));
+	json_decref(st.list);
 	return cli_pool_close(call, s, status);
 }
 
@@ -215,7 +217,7 @@ struct verify_args {
 	uint64_t ns;
 	int repair;
 };
-static const struct verify_args verify_defaults = {.ns = UINT64_MAX};
+static const struct verify_args verify_defaults = {.ns = CLI_NS_DEFAULT};
 static const struct cli_option verify_options[] = {
     {"namespace", 'n', CLI_COUNT, offsetof(struct verify_args, ns), "N", NULL, 0, UINT32_MAX,
      "Only this namespace. Default: all."},
@@ -262,8 +264,8 @@ static int run_verify(const struct cli_call *call)
 	const struct verify_args *a = call->args;
 	struct tutti_pool_info info = {0};
 	uint64_t bad = 0, first, last;
+	int status = CLI_DONE, failed;
 	struct tutti_store *s;
-	int status = CLI_DONE;
 	json_t *list;
 
 	s = cli_pool_open(call, call->operands, call->n_operands, &status);
@@ -271,24 +273,25 @@ static int run_verify(const struct cli_call *call)
 		return status;
 	list = json_array();
 	tutti_store_info(s, &info);
-	first = a->ns == UINT64_MAX ? 0 : a->ns;
-	last = a->ns == UINT64_MAX ? info.n_namespaces : a->ns + 1;
+	first = a->ns == CLI_NS_DEFAULT ? 0 : a->ns;
+	last = a->ns == CLI_NS_DEFAULT ? info.n_namespaces : a->ns + 1;
 	for (uint64_t i = first; i < last && status == CLI_DONE; i++)
 		status = verify_ns(call, s, (uint32_t)i, a->repair, list, &bad);
+	failed = status != CLI_DONE; /* and said so */
 	if (status == CLI_DONE && (bad || info.damaged_records || info.recovered_bad))
 		status = CLI_FINDING;
 	if (!call->json && (info.damaged_records || info.recovered_bad))
 		printf("lost when the pool was opened: %" PRIu64 " records of namespaces or segments, %" PRIu64
 		       " headers of blocks were damaged\n",
 		       info.damaged_records, info.recovered_bad);
-	if (!call->json && !info.n_namespaces)
+	if (!call->json && !info.n_namespaces && !failed)
 		printf("the pool is empty\n");
 	if (!call->json && bad && !a->repair)
 		fprintf(stderr,
 		        "tutti verify: %" PRIu64 " damaged blocks; they are never given back, only take space. "
 		        "'tutti verify --repair' takes them out.\n",
 		        bad);
-	if (call->json && status <= CLI_FINDING)
+	if (call->json && !failed)
 		cli_print_json(json_pack("{s:O, s:o, s:b}", "namespaces", list, "damaged", cli_json_u64(bad),
 		                         "repaired", a->repair));
 	json_decref(list);
@@ -318,7 +321,7 @@ struct clear_args {
 	uint64_t ns;
 	int all;
 };
-static const struct clear_args clear_defaults = {.ns = UINT64_MAX};
+static const struct clear_args clear_defaults = {.ns = CLI_NS_DEFAULT};
 static const struct cli_option clear_options[] = {
     {"namespace", 'n', CLI_COUNT, offsetof(struct clear_args, ns), "N", NULL, 0, UINT32_MAX, "Empty this namespace."},
     {"all", 'a', CLI_FLAG, offsetof(struct clear_args, all), NULL, NULL, 0, 0, "Empty every namespace."},
@@ -332,7 +335,7 @@ static int run_clear(const struct cli_call *call)
 	struct tutti_store *s;
 	int status = CLI_DONE, result = 0;
 
-	if ((a->ns == UINT64_MAX) == !a->all)
+	if ((a->ns == CLI_NS_DEFAULT) == !a->all)
 		return cli_complain(call, CLI_USAGE, "say what to empty: --namespace N, or --all");
 	s = cli_pool_open(call, call->operands, call->n_operands, &status);
 	if (!s)

@@ -99,14 +99,14 @@ static int load_trace(const struct cli_call *call, const struct replay_opts *o, 
 
 	if (result)
 		return cli_complain(
-		    call, CLI_USAGE,
+		    call, CLI_RESOURCE,
 		                    "trace '%s': there is no such file (%s). Known by name: leval, loogle, longdocs, mooncake; "
 		                    "TUTTI_TRACES names the folder they lie in.",
 		    a->trace, path);
 	result = trace_read(t, path, set);
 	if (result)
-		return cli_complain(call, result == -ENOMEM || result == -EACCES ? CLI_RESOURCE : CLI_USAGE,
-		                    "trace %s: %s", path, t->why);
+		return cli_complain(call, result == -EBADMSG ? CLI_USAGE : cli_exit_of(result), "trace %s: %s", path,
+		                    t->why);
 	trace_select(t, a->fit ? a->fit / (model_token_bytes(&o->model) / a->scale + 1) : 0, (uint32_t)a->turns);
 	trace_order(t, orders[a->order], a->seed);
 	if (a->limit && a->limit < t->n_requests)
@@ -174,7 +174,7 @@ static int make_opts(const struct cli_call *call, struct replay_opts *o)
 		return cli_complain(call, CLI_USAGE, "--model: %s", why);
 	result = a->plot ? plot_check_path(a->plot) : 0;
 	if (result)
-		return cli_complain(call, CLI_USAGE, "--plot: '%s': %s", a->plot,
+		return cli_complain(call, cli_exit_of(result), "--plot: '%s': %s", a->plot,
 		                    result == -EINVAL ? "must end in .svg or .png" : strerror(-result));
 	o->lane.controller = controllers[a->controller];
 	o->lane.sms = (uint32_t)a->sms;
@@ -294,7 +294,7 @@ static int replay(const struct cli_call *call, const struct replay_opts *o, cons
 		                    tutti_strerror(result), log->first_error[0] ? log->first_error : "none was kept");
 	if (closed)
 		return cli_fail(call, closed, "closing the pool");
-	return report_is_finding(&sum) ? CLI_FINDING : CLI_DONE;
+	return report_exit(&sum, log);
 }
 
 static int run_replay(const struct cli_call *call)
@@ -336,7 +336,9 @@ const struct cli_verb verb_replay = {
         "request and in sum, tokens and blocks hit, bytes, GB/s beside what the disk itself gives, CPU seconds per GB, "
         "layers that had to wait, evictions, errors. Exit status 1 if a byte was wrong, a block damaged or a request "
         "in "
-        "error. Memory is bounded by --kv-memory, not by the trace.",
+        "error. Memory is bounded by --kv-memory, not by the trace.\n\nThe stand-in is one rank: a --pool formatted "
+        "with "
+        "more --ranks is for engines, and is refused.",
     .example = "tutti replay --trace leval --turns 4 --fit 2G --plot hits.svg\n"
                "tutti replay --trace mooncake --limit 500 --scale 16 --concurrency 4 --format json",
     .options = replay_options,

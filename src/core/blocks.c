@@ -162,6 +162,16 @@ static int complete_store(struct tutti_ns *ns, const struct wire_blob *b, const 
 	return rc;
 }
 
+int tutti_completion_result(const void *blob, size_t bytes)
+{
+	struct wire_blob b;
+	int rc = blob_open(blob, bytes, WIRE_BLOB_COMPLETION, &b);
+
+	for (uint32_t i = 0; !rc && i < b.n; i++)
+		rc = blob_entry_at(blob, i).value;
+	return rc;
+}
+
 int tutti_complete(struct tutti_ns *ns, const void *blob, size_t bytes, size_t *bad)
 {
 	struct wire_blob b;

@@ -28,6 +28,7 @@ struct work {
 	struct pool pool;
 };
 
+/* 1: nothing is there yet. */
 static int device_bytes(const char *path, uint64_t *bytes, int *is_block)
 {
 	struct stat st;
@@ -35,7 +36,10 @@ static int device_bytes(const char *path, uint64_t *bytes, int *is_block)
 
 	if (stat(path, &st)) {
 		rc = -errno;
-		return rc == -ENOENT ? rc : err_set(rc, "cannot look at %s: %s", path, err_name(rc));
+		if (rc == -ENOENT && lstat(path, &st) == 0)
+			return err_set(
+			    rc, "%s is a symbolic link to something that is not there; remove it, or make that", path);
+		return rc == -ENOENT ? 1 : err_set(rc, "cannot look at %s: %s", path, err_name(rc));
 	}
 	*is_block = S_ISBLK(st.st_mode);
 	*bytes = (uint64_t)st.st_size;
@@ -67,14 +71,15 @@ static int survey(const struct tutti_format_opts *o, uint64_t *smallest_block)
 			if (!strcmp(o->paths[i], o->paths[k]))
 				return err_set(-EINVAL, "%s is named twice", o->paths[i]);
 		rc = device_bytes(o->paths[i], &bytes, &is_block);
-		if (rc == -ENOENT)
+		if (rc > 0)
 			continue;
 		if (rc)
 			return rc;
 		if (bytes && !o->overwrite)
-			return err_set(
-			    -EEXIST, "%s exists and holds %llu bytes; nothing was touched (overwrite it: --overwrite)",
-			    o->paths[i], (unsigned long long)bytes);
+			return err_set(-EEXIST,
+			               "%s exists and holds %llu bytes (a pool, an unfinished one, or something else); "
+			               "nothing was touched",
+			               o->paths[i], (unsigned long long)bytes);
 		if (is_block && (!*smallest_block || bytes < *smallest_block))
 			*smallest_block = bytes;
 	}
@@ -129,9 +134,9 @@ static int reserve_file(struct work *w, uint32_t i)
 		rc = -errno;
 		if (rc == -EOPNOTSUPP && w->o->prewrite == TUTTI_PREWRITE_ALL)
 			return 0; /* writing it all reserves it */
-		return err_set(rc, "cannot reserve %llu bytes for %s: %s%s", (unsigned long long)w->each, path,
-		               err_name(rc),
-		               rc == -EOPNOTSUPP ? "; this file system can't reserve: use --prewrite all" : "");
+		return err_set(
+		    rc, "cannot reserve %llu bytes for %s: %s%s", (unsigned long long)w->each, path, err_name(rc),
+		    rc == -EOPNOTSUPP ? "; this file system can only reserve by writing it all (prewrite)" : "");
 	}
 	return 0;
 }
@@ -203,8 +208,8 @@ static int survey_drives(struct work *w, uint64_t *smallest)
 
 	if (!w->o->erase_serial)
 		return err_set(-EPERM,
-		               "%s is a whole drive; to erase it, name its serial number: --yes-erase SERIAL ('tutti "
-		               "nvme list' shows it)",
+		               "%s is a whole drive, erased only when its serial number is named ('tutti nvme list' "
+		               "shows it)",
 		               w->o->paths[0]);
 	rc = open_pool(w);
 	if (!rc)
@@ -220,6 +225,8 @@ static int size_each(struct work *w, uint64_t smallest)
 	const struct tutti_format_opts *o = w->o;
 
 	w->each = o->bytes / o->n_paths;
+	if (!o->bytes && !smallest)
+		return err_set(-EINVAL, "a pool in files needs a size: say how many bytes it may have");
 	if (!w->each && smallest)
 		w->each = smallest;
 	if (smallest && w->each > smallest)

@@ -121,6 +121,7 @@ static void free_lane(struct tutti_lane *l)
 	pool_close(&l->pool);
 	pthread_mutex_destroy(&l->stats_lock);
 	free(l->layer_base);
+	free(l->taken);
 	free(l);
 }
 
@@ -306,8 +307,11 @@ int tutti_lane_register(struct tutti_lane *l, const struct tutti_kv_layout *layo
 		    g->objects_per_layer, (unsigned long long)g->object_bytes);
 	if (!l->layer_base) /* a registration that failed left it */
 		l->layer_base = malloc(g->layers * sizeof(*l->layer_base));
-	if (!l->layer_base)
-		return err_set(-ENOMEM, "no memory for %u layers", g->layers);
+	free(l->taken);
+	l->taken = calloc(layout->blocks / 64 + 1, sizeof(*l->taken));
+	if (!l->layer_base || !l->taken)
+		return err_set(-ENOMEM, "no memory for %u layers of %llu blocks", g->layers,
+		               (unsigned long long)layout->blocks);
 	for (uint32_t i = 0; i < g->layers; i++)
 		l->layer_base[i] = (uint64_t)(uintptr_t)layout->layer_base[i];
 	l->mem.layer_base = l->layer_base; /* see send_bases */

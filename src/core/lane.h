@@ -37,6 +37,7 @@ struct tutti_lane {
 	uint64_t *layer_base;
 	struct engine_room bases; /* layer_base, where device code runs elsewhere */
 	uint64_t blocks;
+	uint64_t *taken; /* a bit a block: scratch of plan_fill, all zero between calls */
 	int registered, kernel_registered, bounce;
 	char why[160];
 	pthread_mutex_t stats_lock;

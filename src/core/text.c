@@ -21,12 +21,26 @@ const char *tutti_error_message(void) { return err_text(); }
 
 void tutti_set_log(void (*fn)(void *arg, int level, const char *message), void *arg) { log_set(fn, arg); }
 
+/* ".5" -> 500; *at goes behind it. */
+static int parse_thousandths(char **at, unsigned *out)
+{
+	unsigned digits = 0;
+
+	for (++*at, *out = 0; **at >= '0' && **at <= '9'; ++*at, digits++)
+		*out = *out * 10 + (unsigned)(**at - '0');
+	if (!digits || digits > 3)
+		return -EINVAL;
+	for (; digits < 3; digits++)
+		*out *= 10;
+	return 0;
+}
+
 int tutti_parse_bytes(const char *text, uint64_t *bytes)
 {
 	static const char units[] = "kMGTPE";
-	unsigned long long n;
+	unsigned long long n, one;
+	unsigned shift = 0, thousandths = 0;
 	const char *unit;
-	unsigned shift = 0;
 	char *end;
 
 	if (!bytes)
@@ -37,6 +51,8 @@ int tutti_parse_bytes(const char *text, uint64_t *bytes)
 	n = strtoull(text, &end, 10);
 	if (errno)
 		return err_set(-ERANGE, "'%s' is too large a size", text);
+	if (*end == '.' && parse_thousandths(&end, &thousandths))
+		return err_set(-EINVAL, "'%s': write one to three digits behind the point of a size", text);
 	if (*end && *end != 'B') {
 		unit = strchr(units, *end == 'K'   ? 'k'
 		                     : *end == 'm' ? 'M'
@@ -57,9 +73,12 @@ int tutti_parse_bytes(const char *text, uint64_t *bytes)
 	}
 	if (*end)
 		return err_set(-EINVAL, "'%s': '%s' is left over behind the size", text, end);
+	if (thousandths && !shift)
+		return err_set(-EINVAL, "'%s': there is no part of a byte", text);
 	if (n > UINT64_MAX >> shift)
 		return err_set(-ERANGE, "'%s' is too large a size", text);
-	*bytes = (uint64_t)n << shift;
+	one = 1ull << shift;
+	*bytes = n * one + one / 1000 * thousandths + one % 1000 * thousandths / 1000;
 	return 0;
 }
 

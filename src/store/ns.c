@@ -124,6 +124,16 @@ static uint32_t choose_set_slots(const struct store *s, uint64_t object_bytes)
 	return geom_choose_g(geom_round_up(object_bytes, GEOM_PITCH_ALIGN), preferred);
 }
 
+/* 1: with all of a rank's space as one segment a stripe set of blocks would fit. */
+static int set_fits_pool(const struct store *s, const struct tutti_ns_spec *spec, uint32_t set_slots)
+{
+	uint64_t objects = (uint64_t)spec->layers * spec->objects_per_layer, set, room;
+
+	room = s->super.chunk_bytes * s->super.n_segments;
+	return !__builtin_mul_overflow(objects, spec->object_bytes, &set) &&
+	       !__builtin_mul_overflow(set, set_slots, &set) && set < room;
+}
+
 static int ns_create(struct store *s, const struct tutti_ns_spec *spec, const uint8_t *record, size_t bytes,
                      const struct tutti_key *digest, struct store_ns **out)
 {
@@ -145,12 +155,14 @@ static int ns_create(struct store *s, const struct tutti_ns_spec *spec, const ui
 	w.set_slots = choose_set_slots(s, spec->object_bytes);
 	r = store_ns_make(s, i, &w, &ns);
 	if (r == -EBADMSG)
-		return err_set(-EINVAL,
-		               "namespace %s: %u layers x %u objects of %llu bytes make no block that fits a segment's "
-		               "chunk of %llu "
-		               "bytes: format the pool with larger segments",
-		               spec->model, spec->layers, spec->objects_per_layer,
-		               (unsigned long long)spec->object_bytes, (unsigned long long)s->super.chunk_bytes);
+		return err_set(
+		    -EINVAL,
+		               "namespace %s: blocks of %u layers x %u objects of %llu bytes do not fit the %llu bytes that "
+		               "a segment of this pool has on each device: format %s",
+		    spec->model, spec->layers, spec->objects_per_layer, (unsigned long long)spec->object_bytes,
+		    (unsigned long long)s->super.chunk_bytes,
+		    set_fits_pool(s, spec, w.set_slots) ? "a larger pool, or this one with larger segments"
+		                                        : "a larger pool");
 	if (r)
 		return r;
 	/* Above every sequence that a lost record at this place may bear. */

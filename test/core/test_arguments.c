@@ -19,7 +19,7 @@ static const struct rig_shape shape = {
     .layers = 2, .blocks = 8, .outer_count = 2, .segment_bytes = 8192, .order = "LoB", .pool_bytes = 16u << 20};
 static struct rig r;
 static struct tutti_key keys[N];
-static const uint64_t blocks[N] = {1, 5, 0, 3};
+static const uint64_t blocks[N] = {1, 5, 0, 3}, twice[N] = {1, 5, 0, 5};
 
 static void begin(void)
 {
@@ -124,6 +124,8 @@ static void null_block_calls(void)
 	REFUSED(tutti_complete(NULL, blob, bytes, &n), -EINVAL, "NULL");
 	REFUSED(tutti_complete(r.ns, NULL, 0, &n), -EBADMSG, "blob");
 	REFUSED(tutti_complete(r.ns, blob, bytes, &n), -EBADMSG, "completion"); /* it is a plan */
+	REFUSED(tutti_completion_result(NULL, 0), -EBADMSG, "blob");
+	REFUSED(tutti_completion_result(blob, bytes), -EBADMSG, "completion");
 	REFUSED(tutti_ns_clear(r.ns), -EBUSY, "");
 	REFUSED(tutti_release(NULL, &lease), -EINVAL, "NULL");
 	REFUSED(tutti_release(r.ns, NULL), -EINVAL, "NULL");
@@ -214,6 +216,7 @@ static void null_plan_calls(void)
 	REFUSED(tutti_plan_open(l, blob, bytes, NULL, N, &p), -EINVAL, "NULL");
 	REFUSED(tutti_plan_open(l, blob, bytes, blocks, N, NULL), -EINVAL, "NULL");
 	REFUSED(tutti_plan_open(l, blob, bytes, blocks, 0, &p), -EINVAL, "block numbers");
+	REFUSED(tutti_plan_open(l, blob, bytes, twice, N, &p), -EINVAL, "twice");
 	CHECK_EQ(tutti_plan_open(l, blob, bytes, blocks, N, &p), 0);
 	REFUSED(tutti_retrieve(NULL), -EINVAL, "retrieve");
 	REFUSED(tutti_retrieve_layer(NULL, 0), -EINVAL, "retrieve");

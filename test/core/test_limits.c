@@ -302,7 +302,14 @@ static void sizes_in_words(void)
 	         {"", -EINVAL, 0},
 	         {"-1", -EINVAL, 0},
 	         {" 1", -EINVAL, 0},
-	         {"1.5G", -EINVAL, 0},
+	         {"1.5G", 0, 3ull << 29},
+	         {"1.38GiB", 0, 1481763717},
+	         {"0.25k", 0, 256},
+	         {"1.5", -EINVAL, 0},
+	         {"1.G", -EINVAL, 0},
+	         {"1.2345G", -EINVAL, 0},
+	         {".5G", -EINVAL, 0},
+	         {"15.999E", 0, 18445591152204944769ull},
 	         {"4Gx", -EINVAL, 0},
 	         {"4Q", -EINVAL, 0},
 	         {"G", -EINVAL, 0},
@@ -374,7 +381,7 @@ static void foreign_truncated_and_missing(void)
 	CHECK(truncate(path, 8 << 20) == 0);
 	helps(open_at(path), -ENODEV, path);
 	unlink(path);
-	helps(format_at(path, 0, 0), -EINVAL, "too small");
+	helps(format_at(path, 0, 0), -EINVAL, "needs a size");
 	helps(format_at(path, UINT64_MAX, 0), -EINVAL, "too many");
 	CHECK(format_at(path, 4096, 0) < 0);
 	CHECK(stat(path, &st) < 0); /* a format that failed leaves nothing behind */

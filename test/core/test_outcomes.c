@@ -123,6 +123,7 @@ static void a_bad_layer(const struct rig_shape *s)
 	CHECK_EQ(tutti_plan_finish(p, rig_now() + LONG, done, sizeof(done), &bytes), 0);
 	for (uint32_t i = 0; i < N; i++)
 		CHECK_EQ(blob_entry_at(done, i).value, i == at ? 0x281 : 0);
+	CHECK_EQ(tutti_completion_result(done, bytes), 0x281);
 	CHECK_EQ(tutti_complete(r.ns, done, bytes, &bad), 0);
 	CHECK_EQ(bad, 1);
 	CHECK_EQ(tutti_complete(r.ns, done, bytes, &bad), 0); /* a second time changes nothing */
