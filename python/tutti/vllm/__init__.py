@@ -12,14 +12,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-	from .connector import TuttiConnector
+    from .connector import TuttiConnector
 
 __all__ = ["TuttiConnector"]
 
 
 def __getattr__(name: str) -> Any:
-	if name == "TuttiConnector":
-		from .connector import TuttiConnector
+    if name == "TuttiConnector":
+        from .connector import TuttiConnector
 
-		return TuttiConnector
-	raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return TuttiConnector
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,63 +17,63 @@ SAVE_EVERY_S = 10.0
 
 
 def _mean(old: float, new: float) -> float:
-	"""Follows a faster sample at once (nothing makes work faster than it is), a slower one slowly."""
-	return new if not old or new < old else old + (min(new, 2 * old) - old) / 8
+    """Follows a faster sample at once (nothing makes work faster than it is), a slower one slowly."""
+    return new if not old or new < old else old + (min(new, 2 * old) - old) / 8
 
 
 class Rates:
-	"""Times are seconds. block_bytes: of one rank. path: the file; None: nothing is kept."""
+    """Times are seconds. block_bytes: of one rank. path: the file; None: nothing is kept."""
 
-	def __init__(self, block_tokens: int, block_bytes: int, auto: bool = True, path: Path | None = None,
-	             clock: Callable[[], float] = time.monotonic) -> None:
-		self._block_tokens, self._block_bytes, self._auto = block_tokens, block_bytes, auto
-		self._path, self._clock = path, clock
-		self.load_s = self.compute_s = 0.0  # a block's; 0: not known
-		self._began, self._tokens, self._warm, self._kept_at = 0.0, 0, False, 0.0
-		if path is not None:
-			try:
-				kept = json.loads(path.read_text())
-				self.load_s, self.compute_s = float(kept["load_s"]), float(kept["compute_s"])
-			except (OSError, ValueError, KeyError, TypeError):
-				pass  # not there, or not ours: measure anew
+    def __init__(self, block_tokens: int, block_bytes: int, auto: bool = True, path: Path | None = None,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self._block_tokens, self._block_bytes, self._auto = block_tokens, block_bytes, auto
+        self._path, self._clock = path, clock
+        self.load_s = self.compute_s = 0.0  # a block's; 0: not known
+        self._began, self._tokens, self._warm, self._kept_at = 0.0, 0, False, 0.0
+        if path is not None:
+            try:
+                kept = json.loads(path.read_text())
+                self.load_s, self.compute_s = float(kept["load_s"]), float(kept["compute_s"])
+            except (OSError, ValueError, KeyError, TypeError):
+                pass  # not there, or not ours: measure anew
 
-	@property
-	def wants_probe(self) -> bool:
-		return self._auto and not self.load_s
+    @property
+    def wants_probe(self) -> bool:
+        return self._auto and not self.load_s
 
-	def worth(self, n_blocks: int) -> bool:
-		"""Whether n blocks load faster than they compute. Both grow with n, so n does not matter yet."""
-		return not (self._auto and n_blocks and self.load_s and self.compute_s) or self.load_s < self.compute_s
+    def worth(self, n_blocks: int) -> bool:
+        """Whether n blocks load faster than they compute. Both grow with n, so n does not matter yet."""
+        return not (self._auto and n_blocks and self.load_s and self.compute_s) or self.load_s < self.compute_s
 
-	def loaded(self, n_bytes: int, ns: int) -> None:
-		"""A retrieve of n_bytes took ns."""
-		if self._auto and n_bytes > 0 and ns > 0:
-			self.load_s = _mean(self.load_s, ns / 1e9 * self._block_bytes / n_bytes)
-			self._keep()
+    def loaded(self, n_bytes: int, ns: int) -> None:
+        """A retrieve of n_bytes took ns."""
+        if self._auto and n_bytes > 0 and ns > 0:
+            self.load_s = _mean(self.load_s, ns / 1e9 * self._block_bytes / n_bytes)
+            self._keep()
 
-	def step(self, n_tokens: int) -> None:
-		"""An engine step with n_tokens begins (and the one before it has ended)."""
-		if not self._auto:
-			return
-		if self._tokens:
-			if self._warm:
-				took = self._clock() - self._began
-				self.compute_s = _mean(self.compute_s, took * self._block_tokens / self._tokens)
-				self._keep()
-			self._warm = True
-		self._tokens = n_tokens if n_tokens >= TOKENS_MIN else 0
-		if self._tokens:
-			self._began = self._clock()
+    def step(self, n_tokens: int) -> None:
+        """An engine step with n_tokens begins (and the one before it has ended)."""
+        if not self._auto:
+            return
+        if self._tokens:
+            if self._warm:
+                took = self._clock() - self._began
+                self.compute_s = _mean(self.compute_s, took * self._block_tokens / self._tokens)
+                self._keep()
+            self._warm = True
+        self._tokens = n_tokens if n_tokens >= TOKENS_MIN else 0
+        if self._tokens:
+            self._began = self._clock()
 
-	def _keep(self) -> None:
-		now = self._clock()
-		if self._path is None or (self._kept_at and now - self._kept_at < SAVE_EVERY_S):
-			return
-		self._kept_at = now
-		try:
-			self._path.parent.mkdir(parents=True, exist_ok=True)
-			temporary = self._path.with_suffix(f".{os.getpid()}")
-			temporary.write_text(json.dumps({"load_s": self.load_s, "compute_s": self.compute_s}))
-			temporary.replace(self._path)
-		except OSError:
-			self._path = None
+    def _keep(self) -> None:
+        now = self._clock()
+        if self._path is None or (self._kept_at and now - self._kept_at < SAVE_EVERY_S):
+            return
+        self._kept_at = now
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self._path.with_suffix(f".{os.getpid()}")
+            temporary.write_text(json.dumps({"load_s": self.load_s, "compute_s": self.compute_s}))
+            temporary.replace(self._path)
+        except OSError:
+            self._path = None

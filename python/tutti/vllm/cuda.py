@@ -7,7 +7,7 @@ import torch
 
 
 def mark() -> Callable[[], bool]:
-	"""A question whether everything that the compute stream was given so far is done."""
-	event = torch.cuda.Event()
-	event.record()
-	return event.query  # type: ignore[no-any-return]
+    """A question whether everything that the compute stream was given so far is done."""
+    event = torch.cuda.Event()
+    event.record()
+    return event.query  # type: ignore[no-any-return]

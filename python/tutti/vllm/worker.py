@@ -22,294 +22,294 @@ NAP_S = 0.001
 
 @dataclass
 class _Going:
-	"""A plan on its way."""
+    """A plan on its way."""
 
-	plan: Any
-	number: int
-	blocks: list[int]
-	began_ns: int
-	request: str = ""
-	layers: int = 0  # a store's: still to be issued
+    plan: Any
+    number: int
+    blocks: list[int]
+    began_ns: int
+    request: str = ""
+    layers: int = 0  # a store's: still to be issued
 
 
 class Worker:
-	"""One rank's. open_lane(digest) -> a tutti.Lane with the engine's memory registered, and a word about its path.
+    """One rank's. open_lane(digest) -> a tutti.Lane with the engine's memory registered, and a word about its path.
 
-	mark(): called after the forward pass was given to the device; what it returns tells whether it is done. None: compute
-	is done when it returns. stop_s: a plan that is not done after that long has a dead device.
-	"""
+    mark(): called after the forward pass was given to the device; what it returns tells whether it is done. None: compute
+    is done when it returns. stop_s: a plan that is not done after that long has a dead device.
+    """
 
-	def __init__(self, open_lane: Callable[[bytes], tuple[Any, str]], rank: int, layers: int, block_bytes: int,
-	             stop_s: float = 90.0, mark: Callable[[], Callable[[], bool]] | None = None,
-	             probe: Callable[[bytes, bytes, int], tuple[Any, Any]] | None = None) -> None:
-		self._open_lane, self._rank, self._layers, self._block_bytes = open_lane, rank, layers, block_bytes
-		self._stop_s, self._mark, self._open_probe = stop_s, mark, probe
-		self._lane: Any = None
-		self._digest = b""
-		self._report = Report()
-		self._told = False  # something is in the report
-		self._step: Step | None = None
-		self._sync: list[_Going] = []
-		self._loads: list[_Going] = []
-		self._saves: list[_Going] = []
-		self._waiting: list[tuple[Callable[[], bool], _Going]] = []  # stores whose blocks are still being computed
-		self._probe: tuple[Any, _Going] | None = None
-		self._received: set[str] = set()
-		self._errors: set[int] = set()
-		self._failed_step = 0
-		self.counts = dict.fromkeys(("loaded_bytes", "load_ns", "stored_bytes", "store_ns", "layer_wait_ns",
-		                             "fence_ns"), 0)
+    def __init__(self, open_lane: Callable[[bytes], tuple[Any, str]], rank: int, layers: int, block_bytes: int,
+                 stop_s: float = 90.0, mark: Callable[[], Callable[[], bool]] | None = None,
+                 probe: Callable[[bytes, bytes, int], tuple[Any, Any]] | None = None) -> None:
+        self._open_lane, self._rank, self._layers, self._block_bytes = open_lane, rank, layers, block_bytes
+        self._stop_s, self._mark, self._open_probe = stop_s, mark, probe
+        self._lane: Any = None
+        self._digest = b""
+        self._report = Report()
+        self._told = False  # something is in the report
+        self._step: Step | None = None
+        self._sync: list[_Going] = []
+        self._loads: list[_Going] = []
+        self._saves: list[_Going] = []
+        self._waiting: list[tuple[Callable[[], bool], _Going]] = []  # stores whose blocks are still being computed
+        self._probe: tuple[Any, _Going] | None = None
+        self._received: set[str] = set()
+        self._errors: set[int] = set()
+        self._failed_step = 0
+        self.counts = dict.fromkeys(("loaded_bytes", "load_ns", "stored_bytes", "store_ns", "layer_wait_ns",
+                                     "fence_ns"), 0)
 
-	# ---- one step, in order ----
+    # ---- one step, in order ----
 
-	def begin(self, step: Step) -> None:
-		"""Before the forward pass."""
-		self._step = step
-		if step.open is not None and self._lane is None:
-			self._open(step.open)
-		if step.fences:
-			self._fence(set(step.fences))
+    def begin(self, step: Step) -> None:
+        """Before the forward pass."""
+        self._step = step
+        if step.open is not None and self._lane is None:
+            self._open(step.open)
+        if step.fences:
+            self._fence(set(step.fences))
 
-	def start(self) -> None:
-		"""Issues the step's loads; those of this very pass before it, others whenever."""
-		step = self._step
-		if step is None:
-			return
-		if step.loads:
-			for load in step.loads:
-				self._load(load)
-			step.loads = []
-		if step.probe is not None:
-			self._begin_probe(step)
+    def start(self) -> None:
+        """Issues the step's loads; those of this very pass before it, others whenever."""
+        step = self._step
+        if step is None:
+            return
+        if step.loads:
+            for load in step.loads:
+                self._load(load)
+            step.loads = []
+        if step.probe is not None:
+            self._begin_probe(step)
 
-	@property
-	def layered(self) -> bool:
-		"""Whether layers of this step have to be waited for."""
-		return bool(self._sync)
+    @property
+    def layered(self) -> bool:
+        """Whether layers of this step have to be waited for."""
+        return bool(self._sync)
 
-	def wait_layer(self, layer: int) -> None:
-		"""Until a layer of the loads that this pass computes with is there, checked or known as failed."""
-		began = time.monotonic_ns()
-		for going in self._sync:
-			going.plan.wait_layer(layer, self._stop_s)
-		self.counts["layer_wait_ns"] += time.monotonic_ns() - began
+    def wait_layer(self, layer: int) -> None:
+        """Until a layer of the loads that this pass computes with is there, checked or known as failed."""
+        began = time.monotonic_ns()
+        for going in self._sync:
+            going.plan.wait_layer(layer, self._stop_s)
+        self.counts["layer_wait_ns"] += time.monotonic_ns() - began
 
-	def end(self) -> None:
-		"""After the forward pass."""
-		step = self._step
-		if step is None:
-			return
-		if self._sync:
-			sync, self._sync = self._sync, []
-			for going in sync:
-				if self._finish(going, self._stop_s):
-					self._failed_step = step.number
-					self._report.failed_step = step.number
-		if step.saves:
-			saves, step.saves = step.saves, []
-			if self._failed_step > step.acked:
-				for save in saves:
-					self._tell(Done(save.plan, None))
-			else:
-				for save in saves:
-					self._save(save)
+    def end(self) -> None:
+        """After the forward pass."""
+        step = self._step
+        if step is None:
+            return
+        if self._sync:
+            sync, self._sync = self._sync, []
+            for going in sync:
+                if self._finish(going, self._stop_s):
+                    self._failed_step = step.number
+                    self._report.failed_step = step.number
+        if step.saves:
+            saves, step.saves = step.saves, []
+            if self._failed_step > step.acked:
+                for save in saves:
+                    self._tell(Done(save.plan, None))
+            else:
+                for save in saves:
+                    self._save(save)
 
-	def poll(self) -> set[str]:
-		"""Requests whose loads have ended, each once."""
-		if self._waiting:
-			self._issue_waiting()
-		if self._loads or self._saves or self._probe or self._waiting:
-			if self._step is not None and self._step.idle and not self._received:
-				time.sleep(NAP_S)  # the engine has nothing else to do
-			for going in self._ended(self._loads):
-				self._loads.remove(going)
-				self._finish(going, self._stop_s)
-				self._received.add(going.request)
-			for going in self._ended(self._saves):
-				if self._try_finish(going):
-					self._saves.remove(going)
-			self._poll_probe()
-		if not self._received:
-			return self._received
-		received, self._received = self._received, set()
-		return received
+    def poll(self) -> set[str]:
+        """Requests whose loads have ended, each once."""
+        if self._waiting:
+            self._issue_waiting()
+        if self._loads or self._saves or self._probe or self._waiting:
+            if self._step is not None and self._step.idle and not self._received:
+                time.sleep(NAP_S)  # the engine has nothing else to do
+            for going in self._ended(self._loads):
+                self._loads.remove(going)
+                self._finish(going, self._stop_s)
+                self._received.add(going.request)
+            for going in self._ended(self._saves):
+                if self._try_finish(going):
+                    self._saves.remove(going)
+            self._poll_probe()
+        if not self._received:
+            return self._received
+        received, self._received = self._received, set()
+        return received
 
-	def errors(self) -> set[int]:
-		"""Blocks of the engine that failed to load, each once."""
-		if not self._errors:
-			return self._errors
-		errors, self._errors = self._errors, set()
-		return errors
+    def errors(self) -> set[int]:
+        """Blocks of the engine that failed to load, each once."""
+        if not self._errors:
+            return self._errors
+        errors, self._errors = self._errors, set()
+        return errors
 
-	def report(self) -> Report | None:
-		"""What the scheduler has not been told yet."""
-		if not self._told:
-			return None
-		report, self._report, self._told = self._report, Report(), False
-		return report
+    def report(self) -> Report | None:
+        """What the scheduler has not been told yet."""
+        if not self._told:
+            return None
+        report, self._report, self._told = self._report, Report(), False
+        return report
 
-	@property
-	def idle(self) -> bool:
-		return not (self._loads or self._saves or self._sync or self._waiting or self._probe)
+    @property
+    def idle(self) -> bool:
+        return not (self._loads or self._saves or self._sync or self._waiting or self._probe)
 
-	def close(self) -> None:
-		"""Ends what is in flight and closes the lane."""
-		for going in self._sync + self._loads + self._saves + [g for _, g in self._waiting]:
-			going.plan.finish(self._stop_s)
-		self._sync, self._loads, self._saves, self._waiting = [], [], [], []
-		self._end_probe()
-		if self._lane is not None:
-			self._lane.close()
-			self._lane = None
+    def close(self) -> None:
+        """Ends what is in flight and closes the lane."""
+        for going in self._sync + self._loads + self._saves + [g for _, g in self._waiting]:
+            going.plan.finish(self._stop_s)
+        self._sync, self._loads, self._saves, self._waiting = [], [], [], []
+        self._end_probe()
+        if self._lane is not None:
+            self._lane.close()
+            self._lane = None
 
-	# ---- loads ----
+    # ---- loads ----
 
-	def _open(self, digest: bytes) -> None:
-		self._lane, path = self._open_lane(digest)
-		self._digest = digest
-		self._report.opened[self._rank] = path
-		self._told = True
+    def _open(self, digest: bytes) -> None:
+        self._lane, path = self._open_lane(digest)
+        self._digest = digest
+        self._report.opened[self._rank] = path
+        self._told = True
 
-	def _load(self, load: Load) -> None:
-		self._errors |= set(load.missing)
-		plan = None
-		if load.blob is not None:
-			try:
-				plan = self._lane.plan(load.blob, load.blocks)
-				plan.retrieve()
-			except TuttiError:
-				if plan is not None:
-					plan.finish(self._stop_s)
-				plan = None
-		if plan is None:
-			self._errors |= set(load.blocks)
-			self._tell(Done(load.plan, None))
-		if load.sync and (plan is None or load.missing):
-			assert self._step is not None
-			self._failed_step = self._report.failed_step = self._step.number
-		going = _Going(plan, load.plan, load.blocks, time.monotonic_ns(), load.request)
-		if plan is None:
-			if not load.sync:
-				self._received.add(load.request)
-		elif load.sync:
-			self._sync.append(going)
-		else:
-			self._loads.append(going)
+    def _load(self, load: Load) -> None:
+        self._errors |= set(load.missing)
+        plan = None
+        if load.blob is not None:
+            try:
+                plan = self._lane.plan(load.blob, load.blocks)
+                plan.retrieve()
+            except TuttiError:
+                if plan is not None:
+                    plan.finish(self._stop_s)
+                plan = None
+        if plan is None:
+            self._errors |= set(load.blocks)
+            self._tell(Done(load.plan, None))
+        if load.sync and (plan is None or load.missing):
+            assert self._step is not None
+            self._failed_step = self._report.failed_step = self._step.number
+        going = _Going(plan, load.plan, load.blocks, time.monotonic_ns(), load.request)
+        if plan is None:
+            if not load.sync:
+                self._received.add(load.request)
+        elif load.sync:
+            self._sync.append(going)
+        else:
+            self._loads.append(going)
 
-	def _finish(self, going: _Going, timeout_s: float) -> int:
-		"""Ends a load; returns how many of its blocks failed."""
-		deadline = time.monotonic_ns() + int(timeout_s * 1e9)
-		while not going.plan.poll():
-			if time.monotonic_ns() > deadline:
-				raise DeadlineError(110, "tutti: a retrieve does not end; its blocks can't be given back to the engine")
-			going.plan.wait_layer(self._layers - 1, timeout_s)
-		took = time.monotonic_ns() - going.began_ns
-		failed = sorted(going.plan.failed())
-		blob = going.plan.finish(timeout_s)
-		good = len(going.blocks) - len(failed)
-		self._errors |= {going.blocks[i] for i in failed}
-		self.counts["loaded_bytes"] += good * self._block_bytes
-		self.counts["load_ns"] += took
-		self._tell(Done(going.number, blob, failed, took, len(going.blocks) * self._block_bytes))
-		return len(failed)
+    def _finish(self, going: _Going, timeout_s: float) -> int:
+        """Ends a load; returns how many of its blocks failed."""
+        deadline = time.monotonic_ns() + int(timeout_s * 1e9)
+        while not going.plan.poll():
+            if time.monotonic_ns() > deadline:
+                raise DeadlineError(110, "tutti: a retrieve does not end; its blocks can't be given back to the engine")
+            going.plan.wait_layer(self._layers - 1, timeout_s)
+        took = time.monotonic_ns() - going.began_ns
+        failed = sorted(going.plan.failed())
+        blob = going.plan.finish(timeout_s)
+        good = len(going.blocks) - len(failed)
+        self._errors |= {going.blocks[i] for i in failed}
+        self.counts["loaded_bytes"] += good * self._block_bytes
+        self.counts["load_ns"] += took
+        self._tell(Done(going.number, blob, failed, took, len(going.blocks) * self._block_bytes))
+        return len(failed)
 
-	# ---- stores ----
+    # ---- stores ----
 
-	def _save(self, save: Save) -> None:
-		try:
-			plan = self._lane.plan(save.blob, save.blocks)
-		except TuttiError:
-			self._tell(Done(save.plan, None))
-			return
-		going = _Going(plan, save.plan, save.blocks, time.monotonic_ns(), layers=self._layers)
-		if self._mark is None:
-			self._issue(going)
-		else:
-			self._waiting.append((self._mark(), going))
+    def _save(self, save: Save) -> None:
+        try:
+            plan = self._lane.plan(save.blob, save.blocks)
+        except TuttiError:
+            self._tell(Done(save.plan, None))
+            return
+        going = _Going(plan, save.plan, save.blocks, time.monotonic_ns(), layers=self._layers)
+        if self._mark is None:
+            self._issue(going)
+        else:
+            self._waiting.append((self._mark(), going))
 
-	def _issue(self, going: _Going) -> None:
-		try:
-			for layer in range(going.layers):
-				going.plan.store_layer(layer)
-		except TuttiError:
-			pass  # the plan was dropped as a whole, and ends as such
-		self._saves.append(going)
+    def _issue(self, going: _Going) -> None:
+        try:
+            for layer in range(going.layers):
+                going.plan.store_layer(layer)
+        except TuttiError:
+            pass  # the plan was dropped as a whole, and ends as such
+        self._saves.append(going)
 
-	def _issue_waiting(self) -> None:
-		still = []
-		for done, going in self._waiting:
-			if done():
-				self._issue(going)
-			else:
-				still.append((done, going))
-		self._waiting = still
+    def _issue_waiting(self) -> None:
+        still = []
+        for done, going in self._waiting:
+            if done():
+                self._issue(going)
+            else:
+                still.append((done, going))
+        self._waiting = still
 
-	def _try_finish(self, going: _Going) -> bool:
-		"""Headers are written by the first try, and found written by a later one."""
-		failed = sorted(going.plan.failed())
-		try:
-			blob = going.plan.finish(0)
-		except DeadlineError:
-			return False
-		took = time.monotonic_ns() - going.began_ns
-		self.counts["stored_bytes"] += (len(going.blocks) - len(failed)) * self._block_bytes
-		self.counts["store_ns"] += took
-		self._tell(Done(going.number, blob, failed, took))
-		return True
+    def _try_finish(self, going: _Going) -> bool:
+        """Headers are written by the first try, and found written by a later one."""
+        failed = sorted(going.plan.failed())
+        try:
+            blob = going.plan.finish(0)
+        except DeadlineError:
+            return False
+        took = time.monotonic_ns() - going.began_ns
+        self.counts["stored_bytes"] += (len(going.blocks) - len(failed)) * self._block_bytes
+        self.counts["store_ns"] += took
+        self._tell(Done(going.number, blob, failed, took))
+        return True
 
-	def _fence(self, numbers: set[int]) -> None:
-		began = time.monotonic()
-		while True:
-			mine = [g for g in self._saves if g.number in numbers]
-			if not mine and not any(g.number in numbers for _, g in self._waiting):
-				break
-			if time.monotonic() - began > self._stop_s:
-				raise DeadlineError(110, "tutti: a store does not end; the engine would overwrite what it reads")
-			self._issue_waiting()
-			for going in mine:
-				if going.plan.poll() and self._try_finish(going):
-					self._saves.remove(going)
-			time.sleep(0.0001)
-		self.counts["fence_ns"] += int((time.monotonic() - began) * 1e9)
+    def _fence(self, numbers: set[int]) -> None:
+        began = time.monotonic()
+        while True:
+            mine = [g for g in self._saves if g.number in numbers]
+            if not mine and not any(g.number in numbers for _, g in self._waiting):
+                break
+            if time.monotonic() - began > self._stop_s:
+                raise DeadlineError(110, "tutti: a store does not end; the engine would overwrite what it reads")
+            self._issue_waiting()
+            for going in mine:
+                if going.plan.poll() and self._try_finish(going):
+                    self._saves.remove(going)
+            time.sleep(0.0001)
+        self.counts["fence_ns"] += int((time.monotonic() - began) * 1e9)
 
-	# ---- the rest ----
+    # ---- the rest ----
 
-	@staticmethod
-	def _ended(going: list[_Going]) -> list[_Going]:
-		return [g for g in going if g.plan.poll()]
+    @staticmethod
+    def _ended(going: list[_Going]) -> list[_Going]:
+        return [g for g in going if g.plan.poll()]
 
-	def _tell(self, done: Done) -> None:
-		self._report.done.append(done)
-		self._told = True
+    def _tell(self, done: Done) -> None:
+        self._report.done.append(done)
+        self._told = True
 
-	def _begin_probe(self, step: Step) -> None:
-		probe, step.probe = step.probe, None
-		assert probe is not None
-		if self._open_probe is None or self._probe is not None:
-			self._tell(Done(probe.plan, None))
-			return
-		lane = None
-		try:
-			lane, plan = self._open_probe(self._digest, probe.blob, probe.n_blocks)
-			going = _Going(plan, probe.plan, list(range(probe.n_blocks)), time.monotonic_ns())
-			plan.retrieve()
-			self._probe = lane, going
-		except TuttiError:
-			if lane is not None:
-				plan.finish(self._stop_s)
-				lane.close()
-			self._tell(Done(probe.plan, None))
+    def _begin_probe(self, step: Step) -> None:
+        probe, step.probe = step.probe, None
+        assert probe is not None
+        if self._open_probe is None or self._probe is not None:
+            self._tell(Done(probe.plan, None))
+            return
+        lane = None
+        try:
+            lane, plan = self._open_probe(self._digest, probe.blob, probe.n_blocks)
+            going = _Going(plan, probe.plan, list(range(probe.n_blocks)), time.monotonic_ns())
+            plan.retrieve()
+            self._probe = lane, going
+        except TuttiError:
+            if lane is not None:
+                plan.finish(self._stop_s)
+                lane.close()
+            self._tell(Done(probe.plan, None))
 
-	def _poll_probe(self) -> None:
-		if self._probe is not None and self._probe[1].plan.poll():
-			self._end_probe()
+    def _poll_probe(self) -> None:
+        if self._probe is not None and self._probe[1].plan.poll():
+            self._end_probe()
 
-	def _end_probe(self) -> None:
-		if self._probe is None:
-			return
-		lane, going = self._probe
-		self._probe = None
-		blob = going.plan.finish(self._stop_s)
-		took = time.monotonic_ns() - going.began_ns
-		lane.close()
-		self._tell(Done(going.number, blob, [], took, len(going.blocks) * self._block_bytes))
+    def _end_probe(self) -> None:
+        if self._probe is None:
+            return
+        lane, going = self._probe
+        self._probe = None
+        blob = going.plan.finish(self._stop_s)
+        took = time.monotonic_ns() - going.began_ns
+        lane.close()
+        self._tell(Done(going.number, blob, [], took, len(going.blocks) * self._block_bytes))
