@@ -81,9 +81,14 @@ class TuttiConnector(base.KVConnectorBase_V1):
         mark = None
         if layout.cuda:
             from .cuda import mark
-        self._worker = Worker(lambda digest: open_lane(self._config, self._options, digest, layout, rank), rank,
-                              facts.layers, block_bytes, 3 * self._options.deadline_s, mark,
-                              lambda digest, blob, n: open_probe(self._config, self._options, digest, facts, rank, blob, n))
+
+        def lane(digest: bytes) -> Any:
+            return open_lane(self._config, self._options, digest, layout, rank)
+
+        def probe(digest: bytes, blob: bytes, n: int) -> Any:
+            return open_probe(self._config, self._options, digest, facts, rank, blob, n)
+
+        self._worker = Worker(lane, rank, facts.layers, block_bytes, 3 * self._options.deadline_s, mark, probe)
         self._deltas = Deltas(self._worker.counts)
 
     def get_handshake_metadata(self) -> FactsMetadata | None:

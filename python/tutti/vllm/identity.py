@@ -1,7 +1,7 @@
 """What the bytes of a block depend on, besides tokens: digests of weights and adapters, by content and never by name.
 
-Reading all of a model's files takes a moment, so what was read is kept: a digest belongs to a file's device, inode, size
-and time of change.
+Reading all of a model's files takes a moment, so what was read is kept: a digest belongs to a file's device, inode,
+size and time of change.
 """
 from __future__ import annotations
 

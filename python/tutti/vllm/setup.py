@@ -166,8 +166,9 @@ def open_lane(config: Any, options: Options, digest: bytes, layout: KvLayout, ra
         lane.close()
         raise
     i = lane.info()
+    why = f"; slower than it could be: {i.why}" if i.why else ""
     return lane, (f"{i.controller}, {i.executor}, {'direct' if i.direct_io else 'buffered'} I/O, "
-                  f"{'zero copy' if i.zero_copy else 'bounce buffers'}" + (f"; slower than it could be: {i.why}" if i.why else ""))
+                  f"{'zero copy' if i.zero_copy else 'bounce buffers'}{why}")
 
 
 def open_probe(config: Any, options: Options, digest: bytes, facts: Facts, rank: int, blob: bytes,
@@ -176,7 +177,8 @@ def open_probe(config: Any, options: Options, digest: bytes, facts: Facts, rank:
     room = max(2, n_blocks)  # one block alone would leave no gap between its objects, and they would be one
     size, count = facts.object_bytes, facts.objects_per_layer
     memory = KvMemory(facts.layers, room, size * count).layout
-    layout = dataclasses.replace(memory, block_stride=size, segment_bytes=size, outer_count=count, outer_stride=room * size)
+    layout = dataclasses.replace(memory, block_stride=size, segment_bytes=size, outer_count=count,
+                                 outer_stride=room * size)
     lane = Lane.open(paths_of(config, options), digest, rank=rank, deadline_s=options.deadline_s, **_timing(options))
     try:
         lane.register(layout)

@@ -35,8 +35,8 @@ class _Going:
 class Worker:
     """One rank's. open_lane(digest) -> a tutti.Lane with the engine's memory registered, and a word about its path.
 
-    mark(): called after the forward pass was given to the device; what it returns tells whether it is done. None: compute
-    is done when it returns. stop_s: a plan that is not done after that long has a dead device.
+    mark(): called after the forward pass was given to the device; what it returns tells whether it is done. None:
+    compute is done when it returns. stop_s: a plan that is not done after that long has a dead device.
     """
 
     def __init__(self, open_lane: Callable[[bytes], tuple[Any, str]], rank: int, layers: int, block_bytes: int,
