@@ -102,7 +102,8 @@ $(BUILD)/flags: FORCE
 	@echo '$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS)' | cmp -s - $@ || echo '$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS)' > $@
 FORCE:
 
-$(BUILD)/obj/test/%.o $(BUILD)/obj/bench/micro/%.o: CPPFLAGS += $(TEST_CPPFLAGS)
+# private: not the flags file's, which is made before them.
+$(BUILD)/obj/test/%.o $(BUILD)/obj/bench/micro/%.o: private CPPFLAGS += $(TEST_CPPFLAGS)
 
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)

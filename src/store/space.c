@@ -5,17 +5,25 @@
  * many are free. So every choice below is O(1):
  *   1. go on in the parent's set, so that neighbours in a chain are neighbours on disk;
  *   2. a wholly free set, on the next device;
- *   3. the emptiest set, if at least half of it is free;
- *   4. a free segment of the pool;
- *   5. the emptiest set after all;
- *   6. a segment of another namespace, if this one has less than its share;
- *   7. evict: as many of the coldest leaves as are wanted, at most a set's worth, then the emptiest set.
+ *   3. a free segment of the pool, unless a quarter of the own slots is free: what nobody has is better than holes;
+ *   4. for the end of a chain, the set with the least room that is enough for it;
+ *   5. while the free slots are fewer than a twentieth: a segment of another namespace, if this one has less than its
+ *      share, else evict the coldest leaves until a set is whole (a bounded number of them);
+ *   6. the emptiest set, but rather one that is less than half empty: those that are emptier are draining.
+ *
+ * Why the twentieth: in a pool that is kept full to the last slot the free slots are those that were evicted last,
+ * scattered over as many sets, and after a few turnovers every chain lies in splinters. A few free slots more let sets
+ * drain to the end before they are filled again.
  */
 #include "store/state.h"
 
 #include "base/err.h"
 
 #include <errno.h>
+
+#define HOLES_PART 4u  /* see 3. */
+#define SLACK_PART 20u /* see 5. */
+#define SLACK_STEP 4u  /* leaves evicted beyond those that are wanted, in one go */
 
 static uint64_t full_mask(uint32_t set_slots) { return set_slots == 64 ? UINT64_MAX : (1ull << set_slots) - 1; }
 
@@ -158,30 +166,58 @@ static uint32_t take_whole(struct store_ns *ns, uint32_t dev)
 	return take_in_set(ns, ns->lists[list].head, 0);
 }
 
-/* From the emptiest set that has `least` free slots, or NONE. */
-static uint32_t take_partial(struct store_ns *ns, uint32_t least)
+/* From the set with the fewest free slots that has `want` of them, or NONE. */
+static uint32_t take_fitting(struct store_ns *ns, uint32_t want)
 {
-	uint32_t most = ns->partial ? 63 - (uint32_t)__builtin_clzll(ns->partial) : 0;
+	uint64_t fit = ns->partial & UINT64_MAX << want;
 
-	return most && most >= least ? take_in_set(ns, ns->lists[most].head, 0) : NONE;
+	return fit ? take_in_set(ns, ns->lists[__builtin_ctzll(fit)].head, 0) : NONE;
 }
 
-static uint32_t take_evicted(struct store_ns *ns, uint32_t want)
+/*
+ * From the emptiest set of those that are less than half empty; a set that is emptier is left to drain, unless there is
+ * no other.
+ */
+static uint32_t take_hole(struct store_ns *ns)
 {
-	uint32_t n = want < ns->geom.g ? want : ns->geom.g, slot = NONE;
+	uint64_t holes = ns->partial & ((2ull << ns->geom.g / 2) - 1);
 
-	for (uint32_t i = 0; i < n && !ns->whole; i++)
+	if (!holes)
+		holes = ns->partial;
+	return holes ? take_in_set(ns, ns->lists[63 - __builtin_clzll(holes)].head, 0) : NONE;
+}
+
+static uint64_t slots_of(const struct store_ns *ns) { return ns->n_segments * ns->geom.slots_per_segment; }
+
+/* Free slots below which room is made for a chain that goes on for `want` blocks. */
+static uint64_t enough(const struct store_ns *ns, uint32_t want)
+{
+	uint64_t slack = slots_of(ns) / SLACK_PART, set = want < ns->geom.g ? want : ns->geom.g;
+
+	return slack > set ? slack : set;
+}
+
+static int segment_wanted(const struct store_ns *ns, uint32_t want)
+{
+	return !ns->whole && (ns->n_free * HOLES_PART <= slots_of(ns) || ns->n_free < enough(ns, want));
+}
+
+/* As much room as is enough, in bounded steps. Returns what a segment of another could not be had for. */
+static int make_room(struct store_ns *ns, uint32_t want)
+{
+	uint32_t n = (want < ns->geom.g ? want : ns->geom.g) + SLACK_STEP, slot;
+	int r = ns->n_free < enough(ns, want) ? store_segment_steal(ns) : 0;
+
+	for (uint32_t i = 0; i < n && !ns->whole && ns->n_free < enough(ns, want); i++)
 		if (store_tree_evict(ns, &slot))
 			break;
-	if (slot == NONE)
-		return NONE;
-	return ns->whole ? take_whole(ns, 0) : take_partial(ns, 1);
+	return r;
 }
 
 uint32_t store_space_take(struct store_ns *ns, uint32_t parent, uint32_t want, int *result)
 {
-	uint32_t dev = ns->next_dev, slot;
-	int r;
+	uint32_t dev = ns->next_dev, slot = NONE;
+	int r = 0;
 
 	*result = 0;
 	if (parent != NONE) {
@@ -193,25 +229,19 @@ uint32_t store_space_take(struct store_ns *ns, uint32_t parent, uint32_t want, i
 	} else if (ns->whole) {
 		ns->next_dev = (dev + 1) % ns->geom.n_dev;
 	}
-	if (ns->whole)
-		return take_whole(ns, dev);
-	slot = take_partial(ns, ((ns->geom.sets_per_chunk ? ns->geom.g : ns->geom.tail_g) + 1) / 2);
+	if (segment_wanted(ns, want))
+		r = store_segment_hand_out(ns);
+	/* A single block is as likely a chain that will grow: it is not put where there is no room for that. */
+	if (!ns->whole && want > 1 && want < ns->geom.g)
+		slot = take_fitting(ns, want);
 	if (slot != NONE)
 		return slot;
-	r = store_segment_hand_out(ns);
-	if (!r)
-		return take_whole(ns, dev);
-	if (r != -ENOSPC)
+	if (r && r != -ENOSPC)
 		*result = r;
-	slot = take_partial(ns, 1);
-	if (slot != NONE)
-		return slot;
-	r = store_segment_steal(ns);
-	if (!r)
-		return take_whole(ns, dev);
-	if (r != -ENOSPC)
+	r = ns->whole ? 0 : make_room(ns, want);
+	if (r && r != -ENOSPC)
 		*result = r;
-	slot = take_evicted(ns, want);
+	slot = ns->whole ? take_whole(ns, dev) : take_hole(ns);
 	if (slot == NONE && !*result)
 		*result = err_set(
 		    -ENOSPC, "namespace %s: every block of its %llu segments is leased, reserved or above one that is",

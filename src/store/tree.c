@@ -10,7 +10,7 @@
  */
 #include "store/state.h"
 
-#define CANDIDATES 8
+#define CANDIDATES 16
 
 void store_lru_push(struct store_ns *ns, uint32_t slot, int hot)
 {

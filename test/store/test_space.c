@@ -1,11 +1,15 @@
 /*
  * test_space.c - where everything lies: on many random pools every header and object of every slot of every rank is
  * inside the pool's data, no two overlap, and none touches the metadata. Marked page by page.
+ *
+ * And how it lies after a pool was turned over ten times: in how many commands a chain is read, counted as runs of
+ * neighbouring slots.
  */
 #include "base/err.h"
 #include "check.h"
 #include "store/lane.h"
 #include "store/ram_media.h"
+#include "store/state.h"
 #include "store/store.h"
 
 static uint64_t seed = 7;
@@ -153,9 +157,120 @@ static void the_cap_holds(void)
 	CHECK(1);
 }
 
+/* ---- an aged pool ---- */
+
+#define AGED_CHAIN 128
+#define AGED_DOCS 64
+
+struct aged {
+	struct ram_media ram;
+	struct store *s;
+	struct store_ns *ns;
+	struct tutti_key keys[AGED_CHAIN];
+	struct {
+		uint64_t seed;
+		size_t n;
+	} doc[AGED_DOCS];
+};
+
+/* A pool of `slots` slots of 2 layers x 2 objects; a set has g slots as for 32 KiB objects of a full-size model. */
+static void aged_open(struct aged *a, uint64_t slots)
+{
+	struct tutti_ns_spec spec = lane_spec("m", 2, 2, 8192, 1);
+	uint64_t bytes = slots * 9 * 4096 * 21 / 20 + (1 << 20);
+	struct store_format_opts f = {.ranks = 1, .bytes = bytes, .uuid = {1}};
+	struct store_open_opts o = lane_open_opts();
+
+	memset(a, 0, sizeof(*a));
+	ram_init(&a->ram, 1, bytes, 0);
+	CHECK_EQ(store_format(&a->ram.m, &f), 0);
+	CHECK_EQ(store_open(&a->ram.m, &o, &a->s), 0);
+	CHECK_EQ(store_ns_open(a->s, &spec, &a->ns, NULL), 0);
+	CHECK_EQ(a->ns->geom.g, 16);
+}
+
+static uint64_t aged_slots(const struct aged *a) { return (uint64_t)a->s->n_segments * a->ns->geom.slots_per_segment; }
+
+/* Reserves and commits keys[0..n) as one rank that writes nothing. *runs: of neighbouring slots of one set. */
+static size_t aged_store(struct aged *a, size_t n, uint64_t *runs)
+{
+	struct store_block b[AGED_CHAIN];
+	int32_t ok[AGED_CHAIN] = {0};
+	struct store_hold_info info;
+	struct tutti_lease lease;
+	size_t first, count;
+
+	CHECK_EQ(store_reserve(a->ns, NULL, a->keys, n, 1000000, &first, &count, &lease), 0);
+	CHECK_EQ(first + count, n);
+	if (!count)
+		return 0;
+	CHECK_EQ(store_hold_blocks(a->ns, &lease, 0, count, &info, b), 0);
+	for (size_t i = 0; i < count; i++)
+		*runs += !i || b[i].slot != b[i - 1].slot + 1 ||
+		         geom_place(&a->ns->geom, b[i].slot).set != geom_place(&a->ns->geom, b[i - 1].slot).set;
+	CHECK_EQ(store_report(a->ns, &lease, 0, 0, count, ok), 0);
+	return count;
+}
+
+/* Chains of 1 to longest blocks, half of them a branch off an older one, until the pool was filled `times` times. */
+static void aged_turn_over(struct aged *a, size_t longest, uint64_t times)
+{
+	uint64_t runs = 0, full = 0;
+
+	for (uint64_t total = 0, k = 0; total < times * aged_slots(a); k++) {
+		size_t n = 1 + rnd(longest), shared = 0, old = rnd(AGED_DOCS);
+
+		if (a->doc[old].n > 1 && rnd(2))
+			shared = rnd(a->doc[old].n < n ? a->doc[old].n : n);
+		for (size_t i = 0; i < n; i++)
+			a->keys[i] = lane_key((i < shared ? a->doc[old].seed : k) * 1000003 + i);
+		total += aged_store(a, n, &runs);
+		if (!shared) {
+			a->doc[k % AGED_DOCS].seed = k;
+			a->doc[k % AGED_DOCS].n = n;
+		}
+		full |= a->ns->n_evicted != 0;
+		CHECK(!full || a->ns->n_free <= aged_slots(a) / 20);
+	}
+	CHECK(full);
+}
+
+/* Runs of 20 new chains, where the least is one for each set. */
+static void aged_case(uint64_t slots, size_t longest, uint64_t runs_max_percent)
+{
+	static struct aged a;
+	uint64_t blocks = 0, runs = 0, least;
+
+	seed = 7;
+	aged_open(&a, slots);
+	aged_turn_over(&a, longest, 10);
+	for (uint64_t k = 0; k < 20; k++) {
+		for (size_t i = 0; i < longest; i++)
+			a.keys[i] = lane_key((1000000 + k) * 1000003 + i);
+		blocks += aged_store(&a, longest, &runs);
+	}
+	least = 20 * ((longest + a.ns->geom.g - 1) / a.ns->geom.g);
+	printf("# %llu slots, chains of up to %zu: %llu blocks in %llu runs, at least %llu\n",
+	       (unsigned long long)aged_slots(&a), longest, (unsigned long long)blocks, (unsigned long long)runs,
+	       (unsigned long long)least);
+	CHECK_EQ(blocks, 20 * longest);
+	CHECK(runs * 100 <= least * runs_max_percent);
+	CHECK_EQ(store_check(a.s), 0);
+	store_abandon(a.s);
+	ram_free(&a.ram);
+}
+
+static void an_aged_pool_is_no_splinters(void)
+{
+	aged_case(1500, 128, 250);
+	aged_case(12000, 128, 200);
+	aged_case(12000, 40, 300);
+}
+
 int main(void)
 {
 	CHECK_RUN(nothing_overlaps);
 	CHECK_RUN(the_cap_holds);
+	CHECK_RUN(an_aged_pool_is_no_splinters);
 	return check_end();
 }

@@ -78,12 +78,22 @@ static void check_header_flag(const struct twin *t, const struct store_block *b)
 	free(page);
 }
 
+/* What was evicted since then leaves less free than a twentieth of the slots, or than a set. */
+static void check_evicted_enough_only(const struct store_ns *ns, uint64_t n_segments, uint64_t n_evicted)
+{
+	uint64_t slots = ns->n_segments * ns->geom.slots_per_segment;
+
+	CHECK(ns->n_evicted == n_evicted || ns->n_segments != n_segments ||
+	      ns->n_free < (slots / 20 > ns->geom.g ? slots / 20 : ns->geom.g));
+}
+
 static void op_reserve(struct twin *t)
 {
 	int path[KEYS], n = path_to(t, (int)rnd(KEYS), path), start = rnd(2) ? 0 : (int)rnd((uint32_t)n), free = 0;
 	int want_first = 0, run = 0, result = 0, r;
 	struct twin_reservation *v;
 	struct tutti_key keys[KEYS];
+	uint64_t segments = t->ns->n_segments, evicted = t->ns->n_evicted;
 	size_t first, count;
 
 	while (free < RESERVATIONS && t->r[free].used)
@@ -108,6 +118,7 @@ static void op_reserve(struct twin *t)
 		return;
 	}
 	CHECK(r == 0 || r == -ENOSPC);
+	check_evicted_enough_only(t->ns, segments, evicted);
 	CHECK_EQ(first, want_first);
 	CHECK(count <= (size_t)run && (count != 0) == (v->lease.id != 0) && (r == 0 || (run && !count)));
 	v->n = (int)count;
@@ -422,7 +433,7 @@ static uint64_t operations = 1000000;
 static void one_device_one_namespace(void) { run(1, 1, 1, 1300 << 10, operations / 4); }
 static void two_ranks_two_namespaces(void) { run(2, 2, 2, 2400 << 10, operations / 4); }
 static void ranks_share_a_device(void) { run(1, 4, 2, 2600 << 10, operations / 4); }
-static void three_namespaces_three_devices(void) { run(3, 1, 3, 3600 << 10, operations / 4); }
+static void three_namespaces_three_devices(void) { run(3, 1, 3, 4800 << 10, operations / 4); }
 
 int main(int argc, char **argv)
 {
