@@ -121,10 +121,9 @@ static void write_script(FILE *f, const struct plot *p, const char *path, int sv
 	           "plot $data using 1:3 with steps linewidth 2 title 'in', $data using 1:4 with steps linewidth 2 "
 	           "title 'out'");
 	if (p->ceiling && p->ceiling->runs)
-		fprintf(
-		    f,
-		    ", %.4f with lines dashtype 3 title 'disk, reads', %.4f with lines dashtype 4 title 'disk, writes'",
-		    p->ceiling->read_best / 1e9, p->ceiling->write_best / 1e9);
+		fprintf(f, ", %.4f with lines dashtype 3 title 'disk, reads'", p->ceiling->read_best / 1e9);
+	if (p->ceiling && p->ceiling->write_best > 0)
+		fprintf(f, ", %.4f with lines dashtype 4 title 'disk, writes'", p->ceiling->write_best / 1e9);
 	fprintf(f, "\nunset multiplot\n");
 }
 

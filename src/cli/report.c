@@ -145,6 +145,8 @@ json_t *report_ceiling_json(const struct ceiling *c)
 	if (c->runs) {
 		put_real(o, "read_gbps", c->read_best / 1e9);
 		put_real(o, "read_gbps_worst", c->read_worst / 1e9);
+	}
+	if (c->runs && c->write_best > 0) {
 		put_real(o, "write_gbps", c->write_best / 1e9);
 		put_real(o, "write_gbps_worst", c->write_worst / 1e9);
 	}
@@ -210,7 +212,7 @@ void report_requests(FILE *f, const struct replay_log *log)
 static void direction(FILE *f, const char *name, uint64_t bytes, uint64_t ns, const struct ceiling *c, double best)
 {
 	fprintf(f, "%-14s %s, %.2f GB/s while moving", name, cli_size(bytes), report_gbps(bytes, ns));
-	if (c && c->runs && bytes)
+	if (c && c->runs && bytes && best > 0)
 		fprintf(f, "; the disk's own: %.2f (%.0f %%)", best / 1e9, 100 * report_gbps(bytes, ns) * 1e9 / best);
 	fputc('\n', f);
 }

@@ -336,7 +336,7 @@ static void print_text(const struct bench *b, const struct ceiling *c)
 	       "plan", b->a->blocks, b->a->layers, b->a->objects, cli_size(b->a->object_bytes), cli_size(b->bytes),
 	       b->a->in_order ? "in order" : "scattered", b->a->rounds);
 	printf("%-10s %.2f GB/s, %.3f CPU s/GB", "store", out.gbps, out.cpu_per_gb);
-	printf(c->runs ? "; the disk's own %.2f GB/s\n" : "\n", c->write_best / 1e9);
+	printf(c->write_best > 0 ? "; the disk's own %.2f GB/s\n" : "\n", c->write_best / 1e9);
 	if (controller_of(b->a) != TUTTI_CTRL_NULL) {
 		printf("%-10s %.2f GB/s, %.3f CPU s/GB", "retrieve", in.gbps, in.cpu_per_gb);
 		printf(c->runs ? "; the disk's own %.2f GB/s\n" : "\n", c->read_best / 1e9);

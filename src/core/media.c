@@ -73,7 +73,8 @@ static int post(struct media *m, uint32_t id, uint8_t opcode, uint32_t dev, uint
 	e.cid = (uint16_t)id;
 	e.nsid = ns->nsid;
 	if (opcode != NVME_CMD_FLUSH) {
-		if (offset % ns->lba_bytes || bytes % ns->lba_bytes || offset + bytes > ns->capacity_bytes)
+		if (offset % ns->lba_bytes || bytes % ns->lba_bytes || bytes > ns->capacity_bytes ||
+		    offset > ns->capacity_bytes - bytes)
 			return err_set(
 			    -ERANGE, "media: bytes %llu..%llu of device %u are outside of it or not whole blocks of %u",
 			    (unsigned long long)offset, (unsigned long long)(offset + bytes), dev, ns->lba_bytes);

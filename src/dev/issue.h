@@ -128,7 +128,8 @@ PORT_FN int dev_cmd_make(struct dev_block *b, struct dev_cmd *c, const struct de
 	uint64_t mask = (1ull << t->lba_shift) - 1;
 	struct nvme_sqe *e = &c->sqe;
 
-	if (offset < t->first_byte || offset + bytes > t->end_byte || (offset | bytes) & mask || !bytes)
+	if (offset < t->first_byte || bytes > t->end_byte || offset > t->end_byte - bytes || (offset | bytes) & mask ||
+	    !bytes)
 		return -ERANGE;
 	dev_zero(e, sizeof(*e));
 	e->opcode = at->op == WIRE_WRITE ? NVME_CMD_WRITE : NVME_CMD_READ;

@@ -171,8 +171,8 @@ static void errors_per_ioctx(void)
 	o.n_paths = 1;
 	CHECK_EQ(gio_init_queue(&o, &g), 0);
 	CHECK_EQ(gio_register(g, mem, ARENA), 0);
-	CHECK_EQ(gio_get_iocb(g, 5, NULL, &id, &c), 0);
-	for (uint32_t i = 0; i < 5; i++) {
+	CHECK_EQ(gio_get_iocb(g, 6, NULL, &id, &c), 0);
+	for (uint32_t i = 0; i < 6; i++) {
 		c[i].mem = (uint64_t)(uintptr_t)mem + i * 65536;
 		c[i].bytes = 4096;
 		c[i].offset_bytes = i * 4096;
@@ -181,15 +181,17 @@ static void errors_per_ioctx(void)
 	c[1].offset_bytes = FILE_BYTES;        /* behind the end */
 	c[2].mem = 4096;                       /* not registered */
 	c[3].offset_bytes = FILE_BYTES - 2048; /* crosses the end */
+	c[5].offset_bytes = ~0ull - 4095;      /* its end wraps around to 0 */
 	CHECK_EQ(gio_issue_io(g, &id, 1, 0), 0);
 	CHECK_EQ(gio_wait_cqe(g, id, soon(), &r), 0);
-	CHECK_EQ(r.failed, 3);
+	CHECK_EQ(r.failed, 4);
 	CHECK(r.status != 0);
 	CHECK_EQ(c[0].status, 0);
 	CHECK_EQ(c[1].status, -ERANGE);
 	CHECK_EQ(c[2].status, -EFAULT);
 	CHECK_EQ(c[3].status, -ERANGE);
 	CHECK_EQ(c[4].status, 0);
+	CHECK_EQ(c[5].status, -ERANGE);
 	gio_put_iocb(g, id);
 	CHECK_EQ(gio_get_iocb(g, GIO_IOCTX_MAX + 1, NULL, &id, &c), -EINVAL);
 	CHECK_EQ(gio_get_iocb(g, 1, NULL, &id, &c), 0);

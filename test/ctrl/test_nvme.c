@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "check.h"
 #include "ctrl/mock_nvme.h"
+#include "ctrl/programs.h"
 
 #define NAME "0000:00:00.0"
 #define MS 1000000ull
@@ -420,113 +421,18 @@ static void handles_share(void)
 
 /* ---- 200 random programs of reads and writes against a model of the medium ---- */
 
-#define PROGRAMS 200
-#define STEPS 12
-#define MEDIUM (1u << 20)
-#define ARENA (256u << 10)
-
-struct machine {
-	struct ctrl *c;
-	struct dev_qp q;
-	struct dev_list list;
-	uint8_t *arena; /* then list pages */
-	uint64_t dma;
-	uint32_t lba, sgl_max, mdts;
-	uint8_t model[MEDIUM];
-	uint64_t seed;
-};
-
-static struct machine machine;
-
-/* One command over 1 to 5 pieces of the arena, with canaries around each piece of a read. */
-static void one_step(struct machine *m)
-{
-	uint32_t blocks = 1 + (uint32_t)(check_random(&m->seed) % (m->mdts / m->lba)), n_pieces = 0;
-	uint64_t lba = check_random(&m->seed) % (MEDIUM / m->lba - blocks), bytes = (uint64_t)blocks * m->lba, at = 0,
-	         used = 0;
-	struct nvme_sqe e = {.nsid = 1, .cdw10 = (uint32_t)lba, .cdw12 = blocks - 1};
-	struct {
-		uint64_t at, bytes;
-	} piece[6];
-	uint64_t align = m->sgl_max ? 4 : 4096;
-	int write = check_random(&m->seed) % 2;
-	struct dev_dptr d;
-	struct nvme_cqe c;
-
-	dev_dptr_begin(&d, &m->list, m->sgl_max);
-	while (used < bytes) {
-		uint64_t left = bytes - used,
-		         n = n_pieces == 5 ? left : (1 + check_random(&m->seed) % (left / align + 1)) * align;
-
-		n = n < left ? n : left;
-		at += check_random(&m->seed) % 4 * align; /* sometimes it touches the one before */
-		if (!n_pieces && !m->sgl_max)
-			at += check_random(&m->seed) % 2 && n % 4096 == 0 && left == n ? 512 : 0;
-		piece[n_pieces].at = at;
-		piece[n_pieces++].bytes = n;
-		CHECK_EQ(dev_dptr_add(&d, m->dma + at, n), 0);
-		at += n;
-		used += n;
-	}
-	CHECK(at <= ARENA);
-	for (uint64_t i = 0; i < ARENA; i += 8)
-		*(uint64_t *)(void *)(m->arena + i) = write ? check_random(&m->seed) : 0xC0C0C0C0C0C0C0C0ull;
-	e.opcode = write ? NVME_CMD_WRITE : NVME_CMD_READ;
-	dev_dptr_finish(&d, &e);
-	dev_qp_post(&m->q, &e);
-	dev_qp_ring(&m->q);
-	for (uint64_t end = soon(5000); !dev_qp_poll(&m->q, &c);)
-		CHECK(port_now_ns() < end);
-	dev_qp_release(&m->q);
-	CHECK_EQ(NVME_STATUS(c.cid_status), 0);
-	used = lba * m->lba;
-	at = 0;
-	for (uint32_t i = 0; i < n_pieces; i++) {
-		for (; at < piece[i].at && !write; at++)
-			CHECK_EQ(m->arena[at], 0xC0);
-		if (write)
-			memcpy(m->model + used, m->arena + piece[i].at, piece[i].bytes);
-		else
-			CHECK(!memcmp(m->model + used, m->arena + piece[i].at, piece[i].bytes));
-		used += piece[i].bytes;
-		at = piece[i].at + piece[i].bytes;
-	}
-	for (; at < ARENA && !write; at++)
-		CHECK_EQ(m->arena[at], 0xC0);
-}
-
 static void programs(uint32_t lba, uint32_t mdts, int no_sgl)
 {
-	struct machine *m = &machine;
-	uint64_t bytes = ARENA + 2 * DEV_PAGE_BYTES;
-	struct ctrl_info info;
+	static struct programs machine;
+	struct ctrl *c;
 
-	mock = mock_new(
-	    &(struct mock_opts){.lba_bytes = lba, .mdts = mdts, .no_sgl = no_sgl, .ns_bytes = MEDIUM, .vectors = 1});
-	memset(m->model, 0, MEDIUM);
-	CHECK_EQ(open_one("nvme:" NAME "/1", &m->c), 0);
-	CHECK_EQ(ctrl_vfio.identify(m->c, &info), 0);
-	m->arena = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	CHECK_EQ(ctrl_vfio.mem_map(m->c, m->arena, bytes, &m->dma, NULL), 0);
-	m->list.n_pages = 2;
-	for (uint32_t i = 0; i < 2; i++) {
-		m->list.page[i] = (uint64_t *)(void *)(m->arena + ARENA + i * DEV_PAGE_BYTES);
-		m->list.dma[i] = m->dma + ARENA + i * DEV_PAGE_BYTES;
-	}
-	m->lba = lba;
-	m->sgl_max = info.sgl_max;
-	m->mdts = info.mdts_bytes < 131072 ? info.mdts_bytes : 131072;
-	for (int p = 0; p < PROGRAMS / 4; p++) {
-		m->seed = 1000 * lba + 10 * mdts + (uint64_t)p;
-		CHECK_EQ(ctrl_vfio.qp_create(m->c, 2 + (uint32_t)(m->seed % 15), NULL, &m->q), 0);
-		for (int i = 0; i < STEPS; i++)
-			one_step(m);
-		CHECK_EQ(ctrl_vfio.qp_delete(m->c, &m->q, soon(1000)), 0);
-	}
-	CHECK(!memcmp(m->model, mock_medium(mock, 1), MEDIUM));
-	ctrl_vfio.close(m->c);
+	mock = mock_new(&(struct mock_opts){
+	    .lba_bytes = lba, .mdts = mdts, .no_sgl = no_sgl, .ns_bytes = PROGRAMS_MEDIUM, .vectors = 1});
+	CHECK_EQ(open_one("nvme:" NAME "/1", &c), 0);
+	programs_run(&machine, &ctrl_vfio, c, 0, 50, 1000 * lba + 10 * mdts);
+	CHECK(!memcmp(machine.model, mock_medium(mock, 1), PROGRAMS_MEDIUM));
+	ctrl_vfio.close(c);
 	CHECK_EQ(mock_count(mock).dma_faults, 0);
-	munmap(m->arena, bytes);
 	mock_free(mock);
 }
 
