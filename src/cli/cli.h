@@ -89,6 +89,9 @@ extern const size_t cli_n_common_options;
 void cli_help_all(FILE *f);
 void cli_help_verb(FILE *f, const struct cli_verb *verb);
 void cli_man_verb(FILE *f, const struct cli_verb *verb); /* roff; NULL: of the program itself */
+
+/* ---- completion.c: likewise ---- */
+
 void cli_completion_bash(FILE *f);
 
 /* ---- out.c: what goes to the user ---- */

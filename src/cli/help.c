@@ -1,5 +1,5 @@
 /*
- * help.c - --help, man pages and bash completion, all from the verbs' tables.
+ * help.c - --help and man pages, all from the verbs' tables.
  */
 #include <string.h>
 
@@ -177,42 +177,4 @@ void cli_man_verb(FILE *f, const struct cli_verb *verb)
 	fprintf(f, ".fi\n.SH EXIT STATUS\n");
 	roff(f, exit_text);
 	fprintf(f, ".SH SEE ALSO\n\\fBtutti\\fR(1)\n");
-}
-
-/* ---- bash ---- */
-
-static void completion_verb(FILE *f, const struct cli_verb *verb)
-{
-	fprintf(f, "\t%s)\n\t\tcase \"$prev\" in\n", verb->name);
-	for (size_t i = 0; i < verb->n_options + cli_n_common_options; i++) {
-		const struct cli_option *o =
-		    i < verb->n_options ? &verb->options[i] : &cli_common_options[i - verb->n_options];
-
-		if (!o->choices)
-			continue;
-		fprintf(f, "\t\t--%s) COMPREPLY=($(compgen -W \"", o->name);
-		for (const char *p = o->choices; *p; p++)
-			fputc(*p == '|' ? ' ' : *p, f);
-		fprintf(f, "\" -- \"$cur\")); return ;;\n");
-	}
-	fprintf(f, "\t\tesac\n\t\topts=\"");
-	for (size_t i = 0; i < verb->n_options; i++)
-		fprintf(f, "--%s ", verb->options[i].name);
-	for (size_t i = 0; i < cli_n_common_options; i++)
-		fprintf(f, "--%s%s", cli_common_options[i].name, i + 1 < cli_n_common_options ? " " : "");
-	fprintf(f, "\" ;;\n");
-}
-
-void cli_completion_bash(FILE *f)
-{
-	fprintf(f, "# bash completion of tutti; made by 'tutti help --completion'\n_tutti()\n{\n"
-	           "\tlocal cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\" opts=\"\"\n"
-	           "\tif [ \"$COMP_CWORD\" -eq 1 ]; then\n\t\tCOMPREPLY=($(compgen -W \"");
-	for (size_t i = 0; i < cli_n_verbs; i++)
-		fprintf(f, "%s%s", i ? " " : "", cli_verbs[i]->name);
-	fprintf(f, "\" -- \"$cur\"))\n\t\treturn\n\tfi\n\tcase \"${COMP_WORDS[1]}\" in\n");
-	for (size_t i = 0; i < cli_n_verbs; i++)
-		completion_verb(f, cli_verbs[i]);
-	fprintf(f, "\tesac\n\tcase \"$cur\" in\n\t-*) COMPREPLY=($(compgen -W \"$opts\" -- \"$cur\")) ;;\n"
-	           "\t*) COMPREPLY=($(compgen -f -- \"$cur\")) ;;\n\tesac\n}\ncomplete -o filenames -F _tutti tutti\n");
 }

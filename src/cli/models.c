@@ -40,6 +40,8 @@ static int custom(const char *text, struct model *out, char *why, size_t why_byt
 	return 0;
 }
 
+const char *model_name_at(size_t i) { return i < sizeof(models) / sizeof(models[0]) ? models[i].name : NULL; }
+
 int model_find(const char *text, struct model *out, char *why, size_t why_bytes)
 {
 	for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++)

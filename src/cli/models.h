@@ -15,6 +15,8 @@ struct model {
 	uint32_t dtype_bytes;
 };
 
+/* The i-th name of the table; NULL behind the last. */
+const char *model_name_at(size_t i);
 /* A name of the table, or "LAYERS,KV_HEADS,HEAD_SIZE,DTYPE_BYTES". -EINVAL: neither, or out of range (why says which).
  */
 int model_find(const char *text, struct model *out, char *why, size_t why_bytes);

@@ -139,10 +139,14 @@ static const struct {
 } traces[] = {
     {"leval", "longdocs.jsonl", "leval"},
     {"loogle", "longdocs.jsonl", "loogle"},
-    {"looogle", "longdocs.jsonl", "loogle"},
     {"longdocs", "longdocs.jsonl", NULL},
     {"mooncake", "mooncake_conversation.jsonl.xz", NULL},
 };
+
+const char *cli_pool_trace_name_at(size_t i)
+{
+	return i < sizeof(traces) / sizeof(traces[0]) ? traces[i].name : NULL;
+}
 
 /* Beside the program: of a build folder, of an installation. */
 static int find_beside(const char *file, char *path, size_t path_bytes)

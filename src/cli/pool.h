@@ -31,6 +31,8 @@ uint64_t cli_pool_room(const char *folder);
 /* $TMPDIR, /tmp. */
 const char *cli_pool_folder(void);
 
+/* The i-th name of a trace that comes with the program; NULL behind the last. */
+const char *cli_pool_trace_name_at(size_t i);
 /* leval, loogle, mooncake or a file's own name: where it is, and the set to take of it (NULL: all). 0 or -ENOENT. */
 int cli_pool_trace_path(const char *name, char *path, size_t path_bytes, const char **set);
 

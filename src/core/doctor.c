@@ -32,6 +32,7 @@ struct doctor {
 	tutti_doctor_fn fn;
 	void *arg;
 	int stopped; /* what fn returned */
+	const char *unusable; /* what keeps a pool from being used at path; NULL: nothing */
 };
 
 static void line(struct doctor *d, const char *name, enum tutti_doctor_state state, const char *remedy,
@@ -113,6 +114,7 @@ static void check_uring(struct doctor *d)
 	uname(&u);
 	if (ring < 0) {
 		first_line("/proc/sys/kernel/io_uring_disabled", off, sizeof(off));
+		d->unusable = "io_uring";
 		line(d, "io_uring", TUTTI_DOCTOR_MISSING,
 		     *off && *off != '0' ? "sysctl kernel.io_uring_disabled=0"
 		     : error == EPERM    ? "allow io_uring_setup in the container's seccomp profile"
@@ -122,6 +124,8 @@ static void check_uring(struct doctor *d)
 		return;
 	}
 	if (!(p.features & IORING_FEAT_EXT_ARG) || !(p.features & IORING_FEAT_NODROP) || !has_ops(ring))
+		d->unusable = "io_uring";
+	if (d->unusable)
 		line(d, "io_uring", TUTTI_DOCTOR_MISSING, "boot a kernel of 5.11 or later",
 		     "kernel %s has it, but too old: features 0x%x", u.release, p.features);
 	else
@@ -172,6 +176,21 @@ static const char *fs_name(const char *path)
 	return "other";
 }
 
+static void check_access(struct doctor *d, const struct stat *st)
+{
+	int folder = S_ISDIR(st->st_mode);
+
+	if (access(d->path, folder ? W_OK | X_OK : R_OK | W_OK) == 0) {
+		line(d, "access", TUTTI_DOCTOR_OK, "", "%s: %s", d->path,
+		     folder ? "pools can be made in it" : "can be read and written");
+		return;
+	}
+	d->unusable = "access";
+	line(d, "access", TUTTI_DOCTOR_MISSING,
+	     errno == EROFS ? "mount it read-write, or name another place" : "chown it, or name another place", "%s: %s",
+	     d->path, strerror(errno));
+}
+
 /* A handle to try with: of the file or device itself, read only, or of a nameless file in the folder. */
 static int open_to_try(const char *path, const struct stat *st)
 {
@@ -218,10 +237,12 @@ static void check_direct(struct doctor *d, const struct stat *st)
 		fd = -1;
 	}
 	free(p);
+	if (fd < 0 && (error == EACCES || error == EPERM || error == EROFS)) {
+		line(d, "O_DIRECT", TUTTI_DOCTOR_MISSING, "", "%s (%s): could not be tried without access", d->path, fs);
+		return;
+	}
 	if (fd < 0) {
-		line(d, "O_DIRECT", error == EACCES || error == EPERM ? TUTTI_DOCTOR_MISSING : TUTTI_DOCTOR_SLOWER,
-		     error == EACCES || error == EPERM ? "chown it, or name another place"
-		                                       : "put the pool on ext4, xfs or a block device",
+		line(d, "O_DIRECT", TUTTI_DOCTOR_SLOWER, "put the pool on ext4, xfs or a block device",
 		     "%s (%s): %s; data would go through the page cache, with a copy", d->path, fs, strerror(error));
 		return;
 	}
@@ -365,6 +386,11 @@ static void say_path(struct doctor *d)
 	char text[160];
 	int gpu = exec_cuda_probe(text, sizeof(text)) == 0;
 
+	if (d->unusable) {
+		line(d, "would be used", TUTTI_DOCTOR_MISSING, "", "nothing: no pool can be used here, see %s above",
+		     d->unusable);
+		return;
+	}
 	line(d, "would be used", TUTTI_DOCTOR_OK, "", "controller virt (io_uring) on %s, executor %s", d->path,
 	     gpu ? "cuda where the KV memory is the GPU's, else host (CPU threads)" : "host (CPU threads)");
 }
@@ -382,6 +408,7 @@ int tutti_doctor(const char *path, tutti_doctor_fn fn, void *arg)
 		               strerror(errno));
 	check_uring(&d);
 	check_memlock(&d);
+	check_access(&d, &st);
 	check_direct(&d, &st);
 	check_disk(&d, &st);
 	check_huge(&d);

@@ -74,9 +74,22 @@ def test_man_pages_and_completion_come_from_the_tables():
         assert page.startswith(f".TH TUTTI-{v}"), page[:80]
         assert ".SH EXAMPLE" in page and "\\-\\-format" in page
     script = run("help", "--completion").stdout
-    script += '\nCOMP_WORDS=(tutti replay --metad); COMP_CWORD=2; _tutti; echo "$COMPREPLY"'
-    r = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
-    assert r.stdout.strip() == "--metadata-only", r
+
+    def completed(*words):
+        line = "COMP_WORDS=(tutti %s); COMP_CWORD=%d; _tutti; echo ${COMPREPLY[*]}" % (
+            " ".join("'%s'" % w for w in words), len(words))
+        r = subprocess.run(["bash", "-c", script + "\n" + line], capture_output=True, text=True, cwd=WORK)
+        assert r.returncode == 0 and not r.stderr, r
+        return r.stdout.split()
+    open(path("leval.jsonl"), "w").close()
+    for words, want in [
+            (["form"], ["format"]), (["replay", "--metad"], ["--metadata-only"]),
+            (["replay", "--trace", "l"], ["leval", "loogle", "longdocs", "leval.jsonl"]),
+            (["replay", "-t", "m"], ["mooncake"]), (["replay", "--trace", "=", "m"], ["mooncake"]),
+            (["replay", "--model", ""], ["llama3-8b", "qwen3-32b", "glm4-9b-1m"]), (["bench", "--rounds", ""], []),
+            (["nvme", ""], ["list", "claim", "release"]), (["help", "dem"], ["demo"]), (["info", "leva"], ["leval.jsonl"]),
+            (["format", "--prewrite", "="], ["segment", "all", "none"])]:
+        assert sorted(completed(*words)) == sorted(want), (words, completed(*words))
 
 
 def test_version():
@@ -427,6 +440,12 @@ def test_no_permission():
         for args in [["info", p], ["format", "--size", "64M", os.path.join(WORK, "new")], ["verify", p]]:
             r = subprocess.run([*probe, copy, *args], capture_output=True, text=True, env=ENV)
             assert r.returncode == 3 and "ermission" in r.stderr, r
+        os.chmod(make_dir("closed"), 0o700)
+        for where in [p, path("closed")]:
+            r = subprocess.run([*probe, copy, "doctor", where, "--format", "json"], capture_output=True, text=True, env=ENV)
+            lines = {x["name"]: x for x in json.loads(r.stdout)["lines"]}
+            assert lines["access"]["state"] == lines["would be used"]["state"] == "missing", lines
+            assert lines["access"]["remedy"] and "access" in lines["would be used"]["detail"], lines
     finally:
         os.unlink(copy)
 
@@ -468,7 +487,7 @@ def test_temporary_pools_go_with_the_program():
 def test_doctor():
     d = run_json("doctor", WORK)
     names = {x["name"] for x in d["lines"]}
-    assert {"io_uring", "memlock", "O_DIRECT", "huge pages", "CPU", "GPU", "NVMe", "IOMMU"} <= names, names
+    assert {"io_uring", "memlock", "access", "O_DIRECT", "huge pages", "CPU", "GPU", "NVMe", "IOMMU"} <= names, names
     assert all(x["state"] in ("ok", "slower", "missing") and x["detail"] for x in d["lines"])
     assert "io_uring" in run("doctor").stdout
     fails(3, "none", args=["doctor", path("none")])
