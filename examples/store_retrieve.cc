@@ -1,12 +1,13 @@
 /*
- * store_retrieve.cc - the pool from C++: what store_retrieve left in it is found again by its tokens.
- * c++ -std=c++20 store_retrieve.cc $(pkg-config --cflags --libs tutti) && ./a.out POOL_FILE
+ * store_retrieve.cc - the pool from C++: what store_retrieve.c left in it is found again by its tokens.
+ * c++ -std=c++20 store_retrieve.cc $(pkg-config --cflags --libs tutti) && ./a.out FILE_OF_THE_C_EXAMPLE
  */
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <tutti/tutti.h>
 #include <vector>
 
@@ -42,7 +43,8 @@ try {
 
 	opts.paths = &path;
 	opts.n_paths = 1;
-	must(tutti_store_open(&opts, &opened));
+	if (tutti_store_open(&opts, &opened) != 0)
+		throw std::runtime_error(tutti_error_message() + std::string("\nRun the C example on that path first."));
 	std::unique_ptr<tutti_store, store_close> store(opened);
 	must(tutti_ns_at(store.get(), 0, &ns));
 	must(tutti_ns_get_info(ns, &info));

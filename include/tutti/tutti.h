@@ -211,6 +211,14 @@ int tutti_store_layer(struct tutti_plan *p, uint32_t layer);
  */
 size_t tutti_completion_blob_bytes(size_t n_blocks);
 int tutti_plan_finish(struct tutti_plan *p, uint64_t deadline_ns, void *blob, size_t bytes_max, size_t *bytes);
+/*
+ * The whole of it in one call, for a program that holds both sides and has nothing to compute meanwhile: moves all n
+ * blocks of a lease into the engine's blocks, or of a reservation out of them, waits, tells the store, releases. Errors
+ * as of the calls above; after one of tutti_plan_blob or tutti_plan_open the lease is still there. *bad (may be NULL):
+ * blocks that failed, as tutti_complete counts them; 0 is returned all the same.
+ */
+int tutti_move(struct tutti_ns *ns, struct tutti_lane *l, const struct tutti_lease *lease, const uint64_t *blocks,
+               size_t n, size_t *bad);
 /* 1 if that everything issued so far is done (finish would not wait long); 0 if not. Does not wait. */
 int tutti_plan_poll(struct tutti_plan *p);
 /* Result of block i of the plan so far: 0, or why it failed. */
