@@ -17,8 +17,14 @@ int main(int argc, char **argv)
 {
 	const char *path = argc > 1 ? argv[1] : "example.tutti";
 	void *bases[LAYERS] = {kv[0], kv[1], kv[2], kv[3]};
-	struct tutti_kv_layout layout = {.size = sizeof(layout), .layers = LAYERS, .blocks = BLOCKS, .layer_base = bases,
-	    .block_stride = OBJECT, .outer_count = 1, .inner_count = 1, .segment_bytes = OBJECT};
+	struct tutti_kv_layout layout = {.size = sizeof(layout),
+	                                 .layers = LAYERS,
+	                                 .blocks = BLOCKS,
+	                                 .layer_base = bases,
+	                                 .block_stride = OBJECT,
+	                                 .outer_count = 1,
+	                                 .inner_count = 1,
+	                                 .segment_bytes = OBJECT};
 	/* Everything that changes what the bytes mean; weights is a digest of the model's. */
 	struct tutti_ns_spec spec = {.size = sizeof(spec), .model = "an/example", .weights = "32 bytes of digest",
 	    .kv_dtype = "bfloat16", .backend = "none", .block_tokens = TOKENS, .kv_heads = HEADS, .head_size = SIZE,
@@ -45,7 +51,8 @@ int main(int argc, char **argv)
 	MUST(tutti_lane_open(&lo, &digest, &lane));
 	MUST(tutti_lane_register(lane, &layout));
 	MUST(tutti_keys(&digest, NULL, tokens, TOKENS, NULL, 2, keys));
-	/* All layers at once. An engine calls tutti_store_layer and tutti_retrieve_layer beside its compute: see tutti.h */
+	/* All layers at once. An engine calls tutti_store_layer and tutti_retrieve_layer beside its compute: see
+	 * tutti.h */
 	MUST(tutti_reserve(ns, NULL, keys, 2, lease_ns, &first, &count, &lease));
 	MUST(tutti_move(ns, lane, &lease, from, 2, NULL));
 	MUST(tutti_lookup(ns, keys, 2, lease_ns, &count, &lease));

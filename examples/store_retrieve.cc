@@ -44,7 +44,8 @@ try {
 	opts.paths = &path;
 	opts.n_paths = 1;
 	if (tutti_store_open(&opts, &opened) != 0)
-		throw std::runtime_error(tutti_error_message() + std::string("\nRun the C example on that path first."));
+		throw std::runtime_error(tutti_error_message() +
+		                         std::string("\nRun the C example on that path first."));
 	std::unique_ptr<tutti_store, store_close> store(opened);
 	must(tutti_ns_at(store.get(), 0, &ns));
 	must(tutti_ns_get_info(ns, &info));

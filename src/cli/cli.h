@@ -40,6 +40,12 @@ struct cli_option {
 	const char *help;
 };
 
+/* Who runs the I/O kernels: an option of several verbs. The number of the word is an enum tutti_executor. */
+#define CLI_EXECUTORS "auto|host|cuda"
+#define CLI_EXECUTOR_HELP \
+	"Who runs the I/O kernels: CPU threads (host), or a GPU (cuda), which is for KV memory on the GPU; the KV memory of " \
+	"this stand-in is the host's. Default: by the memory (auto)."
+
 struct cli_call;
 
 struct cli_verb {

@@ -82,7 +82,8 @@ static void verb_script(FILE *f, const struct cli_verb *verb)
 
 void cli_completion_bash(FILE *f)
 {
-	fprintf(f, "# bash completion of tutti; made by 'tutti help --completion'\n_tutti()\n{\n"
+	fprintf(f,
+	        "# bash completion of tutti; made by 'tutti help --completion'\n_tutti()\n{\n"
 	           "\tlocal cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\" opts=\"\" first=\"\"\n"
 	           "\t# --option=value comes as three words\n"
 	           "\t[ \"$cur\" != = ] || { cur=\"\"; COMP_CWORD=$((COMP_CWORD + 1)); }\n"

@@ -21,7 +21,7 @@
 struct bench_args {
 	const char *pool, *dir;
 	uint64_t object_bytes, layers, objects, blocks, rounds, sms, depth, bounce;
-	int controller, prp, in_order, no_verify, no_ceiling, per_layer;
+	int controller, executor, prp, in_order, no_verify, no_ceiling, per_layer;
 };
 
 static const struct bench_args bench_defaults = {
@@ -43,6 +43,7 @@ static const struct cli_option bench_options[] = {
      "What answers the queues: files through io_uring (virt), memory (model), or nobody, at once (null: the ceiling of "
      "the "
      "software; nothing is checked)."},
+    {"executor", 0, CLI_CHOICE, AT(executor), "WHICH", CLI_EXECUTORS, 0, 0, CLI_EXECUTOR_HELP},
     {"sms", 0, CLI_COUNT, AT(sms), "N", NULL, 0, 64, "Executor blocks. 0 (default): the lane's own choice."},
     {"depth", 0, CLI_COUNT, AT(depth), "N", NULL, 0, 4096, "Commands in flight a block. 0 (default): 64."},
     {"bounce-memory", 0, CLI_BYTES, AT(bounce), "SIZE", NULL, 0, 0, "Bound of bounce buffers. 0 (default): 16M."},
@@ -144,6 +145,7 @@ static int bench_open(struct bench *b, const char *const *paths)
 	so.n_paths = lo.n_paths = 1;
 	so.progress = cli_progress;
 	lo.controller = controller_of(b->a);
+	lo.executor = (enum tutti_executor)b->a->executor;
 	if (lo.controller == TUTTI_CTRL_MODEL)
 		so.controller = TUTTI_CTRL_MODEL;
 	lo.sms = (uint32_t)b->a->sms;

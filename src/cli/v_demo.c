@@ -36,7 +36,7 @@
 struct demo_args {
 	const char *dir, *plot;
 	uint64_t pool_bytes;
-	int keep;
+	int keep, executor;
 };
 static const struct demo_args demo_defaults = {0};
 #define AT(field) offsetof(struct demo_args, field)
@@ -47,6 +47,7 @@ static const struct cli_option demo_options[] = {
      "Of the pool. Default 8G, or less if the disk has not 12G free."},
     {"plot", 0, CLI_TEXT, AT(plot), "FILE", NULL, 0, 0,
      "The plot, FILE.svg or FILE.png. Default: tutti-demo.svg in FOLDER."},
+    {"executor", 0, CLI_CHOICE, AT(executor), "WHICH", CLI_EXECUTORS, 0, 0, CLI_EXECUTOR_HELP},
     {"keep", 0, CLI_FLAG, AT(keep), NULL, NULL, 0, 0, "Keep the pool, to look into it with the other verbs."},
 };
 
@@ -115,6 +116,7 @@ static int choose_sizes(struct demo *d)
 	                            .kv_bytes = GIB,
 	                            .seed = 1,
 	                            .lane = TUTTI_LANE_OPTS_INIT};
+	d->o.lane.executor = (enum tutti_executor)d->a->executor;
 	if (ram / 2 < d->o.kv_bytes)
 		d->o.kv_bytes = ram / 2 < 64ull << 20 ? 64ull << 20 : ram / 2;
 	return CLI_DONE;

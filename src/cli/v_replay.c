@@ -21,7 +21,7 @@ struct replay_args {
 	uint64_t block_tokens, limit, scale, concurrency, seed, kv_bytes, pool_bytes, turns, fit, sms, depth;
 	uint64_t read_rate, write_rate, latency_us, mixed_percent;
 	double rate;
-	int metadata_only, paced, order, per_layer, controller, prp, no_verify, keep, no_ceiling, lines;
+	int metadata_only, paced, order, per_layer, controller, executor, prp, no_verify, keep, no_ceiling, lines;
 };
 
 static const struct replay_args replay_defaults = {
@@ -74,6 +74,7 @@ static const struct cli_option replay_options[] = {
     {"latency-us", 0, CLI_COUNT, AT(latency_us), "N", NULL, 0, 10000000, "Model: microseconds of each command."},
     {"mixed-percent", 0, CLI_COUNT, AT(mixed_percent), "N", NULL, 0, 100,
      "Model: percent of each rate that is left while reads and writes overlap."},
+    {"executor", 0, CLI_CHOICE, AT(executor), "WHICH", CLI_EXECUTORS, 0, 0, CLI_EXECUTOR_HELP},
     {"sms", 0, CLI_COUNT, AT(sms), "N", NULL, 0, 64,
      "Executor blocks of each lane. 0 (default): the lane's own choice."},
     {"depth", 0, CLI_COUNT, AT(depth), "N", NULL, 0, 4096, "Commands in flight a block. 0 (default): 64."},
@@ -177,6 +178,7 @@ static int make_opts(const struct cli_call *call, struct replay_opts *o)
 		return cli_complain(call, cli_exit_of(result), "--plot: '%s': %s", a->plot,
 		                    result == -EINVAL ? "must end in .svg or .png" : strerror(-result));
 	o->lane.controller = controllers[a->controller];
+	o->lane.executor = (enum tutti_executor)a->executor;
 	o->lane.sms = (uint32_t)a->sms;
 	o->lane.queue_depth = (uint32_t)a->depth;
 	o->lane.no_sgl = a->prp;

@@ -187,8 +187,8 @@ static void check_access(struct doctor *d, const struct stat *st)
 	}
 	d->unusable = "access";
 	line(d, "access", TUTTI_DOCTOR_MISSING,
-	     errno == EROFS ? "mount it read-write, or name another place" : "chown it, or name another place", "%s: %s",
-	     d->path, strerror(errno));
+	     errno == EROFS ? "mount it read-write, or name another place" : "chown it, or name another place",
+	     "%s: %s", d->path, strerror(errno));
 }
 
 /* A handle to try with: of the file or device itself, read only, or of a nameless file in the folder. */
@@ -238,7 +238,8 @@ static void check_direct(struct doctor *d, const struct stat *st)
 	}
 	free(p);
 	if (fd < 0 && (error == EACCES || error == EPERM || error == EROFS)) {
-		line(d, "O_DIRECT", TUTTI_DOCTOR_MISSING, "", "%s (%s): could not be tried without access", d->path, fs);
+		line(d, "O_DIRECT", TUTTI_DOCTOR_MISSING, "", "%s (%s): could not be tried without access", d->path,
+		     fs);
 		return;
 	}
 	if (fd < 0) {

@@ -60,7 +60,8 @@ static int open_fds(struct pool *p, const struct pool_opts *o, const char *const
 			int rc = -errno;
 
 			return err_set(rc, "cannot open %s: %s%s", paths[i], err_name(rc),
-			               rc == -ENOENT ? "; tutti_format, or the command 'tutti format', makes a pool" : "");
+			               rc == -ENOENT ? "; tutti_format, or the command 'tutti format', makes a pool"
+			                             : "");
 		}
 		p->n_dev++;
 	}

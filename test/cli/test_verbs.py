@@ -414,6 +414,20 @@ def test_bench():
     fails(3, "no room", args=[*args, "--blocks", "2000", "--pool", p])
 
 
+def test_executors():
+    small = ["--layers", "2", "--blocks", "4", "--object-size", "4K", "--no-ceiling", "--rounds", "1"]
+    replay = [*SMALL, "--limit", "2", "--pool-size", "64M"]
+    for verb, args in [("bench", small), ("replay", replay)]:
+        for e in ["auto", "host"]:
+            x = run_json(verb, *args, "--executor", e)
+            assert "host" in x["lane"]["executor"] and x["lane"]["controller"].startswith("virt"), x["lane"]
+            assert x["lane"]["executor"] in run(verb, *args, "--executor", e).stdout
+        # Without a GPU, or a build for one, or with KV memory that is not the GPU's: refused, never replaced.
+        r = subprocess.run([TUTTI, verb, *args, "--executor", "cuda"], capture_output=True, text=True, env=ENV)
+        assert r.returncode in (2, 3) and "executor cuda" in r.stderr, r
+    fails(2, "auto|host|cuda", args=["demo", "--executor", "tpu"])
+
+
 def test_foreign_damaged_and_truncated_pools():
     with open(path("foreign"), "wb") as f:
         f.write(b"something else\n" * 1000)

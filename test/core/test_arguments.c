@@ -217,6 +217,13 @@ static void null_plan_calls(void)
 	REFUSED(tutti_plan_open(l, blob, bytes, blocks, N, NULL), -EINVAL, "NULL");
 	REFUSED(tutti_plan_open(l, blob, bytes, blocks, 0, &p), -EINVAL, "block numbers");
 	REFUSED(tutti_plan_open(l, blob, bytes, twice, N, &p), -EINVAL, "twice");
+	REFUSED(tutti_move(NULL, l, &lease, blocks, N, &n), -EINVAL, "NULL");
+	REFUSED(tutti_move(r.ns, NULL, &lease, blocks, N, &n), -EINVAL, "NULL");
+	REFUSED(tutti_move(r.ns, l, NULL, blocks, N, &n), -EINVAL, "NULL");
+	REFUSED(tutti_move(r.ns, l, &lease, NULL, N, &n), -EINVAL, "NULL");
+	REFUSED(tutti_move(r.ns, l, &lease, blocks, 0, &n), -EINVAL, "blocks");
+	REFUSED(tutti_move(r.ns, l, &lease, blocks, SIZE_MAX, &n), -EINVAL, "blocks");
+	REFUSED(tutti_move(r.ns, l, &lease, blocks, N + 1, &n), -EINVAL, "lease of");
 	CHECK_EQ(tutti_plan_open(l, blob, bytes, blocks, N, &p), 0);
 	REFUSED(tutti_retrieve(NULL), -EINVAL, "retrieve");
 	REFUSED(tutti_retrieve_layer(NULL, 0), -EINVAL, "retrieve");

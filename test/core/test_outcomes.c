@@ -161,6 +161,38 @@ static void a_bad_layer_off_alignment(void)
 }
 
 /* The write of headers hangs: data is all there, nothing of it is published, and the slots come back. */
+/* One call for a whole lease says the same, and has ended it. */
+static void a_bad_block_in_one_call(void)
+{
+	struct tutti_plan *p;
+	size_t bad, hit, first, count;
+	uint32_t at;
+
+	begin(&plain);
+	p = open_retrieve(N);
+	CHECK_EQ(tutti_plan_finish(p, rig_now() + LONG, NULL, 0, NULL), 0);
+	at = break_layer(2);
+	rig_wipe(&r, 0);
+	CHECK_EQ(tutti_move(r.ns, r.lane[0], &lease, blocks, N, &bad), 0);
+	CHECK_EQ(bad, 1);
+	for (uint32_t i = 0; i < N; i++)
+		CHECK(i == at || rig_wrong(&r, 0, blocks[i], &keys[i]) == 0);
+	CHECK_EQ(tutti_move(r.ns, r.lane[0], &lease, blocks, N, &bad), -ESTALE);
+	CHECK_EQ(tutti_lookup(r.ns, keys, N, 0, &hit, NULL), 0);
+	CHECK_EQ(hit, at);
+	fault_io_clear(f);
+	for (uint32_t i = at; i < N; i++)
+		rig_fill(&r, 0, blocks[i], &keys[i]);
+	CHECK_EQ(tutti_reserve(r.ns, NULL, keys, N, LONG, &first, &count, &lease), 0);
+	CHECK_EQ(first, at);
+	CHECK_EQ(count, N - at);
+	CHECK_EQ(tutti_move(r.ns, r.lane[0], &lease, blocks + at, count, &bad), 0);
+	CHECK_EQ(bad, 0);
+	CHECK_EQ(tutti_lookup(r.ns, keys, N, 0, &hit, NULL), 0);
+	CHECK_EQ(hit, N);
+	end();
+}
+
 static void headers_that_hang(void)
 {
 	struct fault_rule x = {.kind = FAULT_HANG, .ops = FAULT_WRITE, .count = UINT64_MAX};
@@ -263,6 +295,7 @@ int main(void)
 	CHECK_RUN(a_bad_layer_with_prp);
 	CHECK_RUN(a_bad_layer_of_three_thread_blocks);
 	CHECK_RUN(a_bad_layer_off_alignment);
+	CHECK_RUN(a_bad_block_in_one_call);
 	CHECK_RUN(headers_that_hang);
 	CHECK_RUN(unverified_reads_after_a_crash);
 	CHECK_RUN(a_layer_costs_the_same);
