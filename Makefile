@@ -49,7 +49,7 @@ NVCC_FLAGS = -std=c++17 -O2 -g -lineinfo $(NVCC_ARCH) $(CPPFLAGS) -DTUTTI_CUDA -
 	-Xcompiler -fPIC,-Wall,-Wextra
 ifneq ($(CUDA),)
 CPPFLAGS += -DTUTTI_CUDA -isystem $(CUDA_HOME)/include
-CUDA_OBJ = $(BUILD)/obj/src/exec/cuda.cu.o
+CUDA_OBJ = $(BUILD)/obj/src/exec/cuda.cu.o $(BUILD)/obj/src/map/export.cu.o
 CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
 endif
 
@@ -85,8 +85,8 @@ EXAMPLES = $(call prog,$(EXAMPLE_SRC))
 TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(PARTS)
 
 .PHONY: all lib cli cuda gpu-pack demo test test-nvme test-programs check tidy bench bench-programs fuzz \
-	fuzz-programs soak wheel test-python sanitize sanitize-programs asan-programs tsan-programs install clean help \
-	FORCE
+	fuzz-programs soak wheel test-python sanitize sanitize-programs asan-programs tsan-programs kmod \
+	install-kmod install clean help FORCE
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
@@ -110,11 +110,11 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@echo "  CC    $<"
 	@$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
 
-$(BUILD)/obj/src/exec/cuda.cu.o: src/exec/cuda.cu $(BUILD)/flags
+$(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	@$(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
--include $(BUILD)/obj/src/exec/cuda.cu.d
+-include $(BUILD)/obj/src/exec/cuda.cu.d $(BUILD)/obj/src/map/export.cu.d
 
 # Archives are made anew (an object whose source is gone must not stay), by appending: two rooms may have a header.c.
 define archive
@@ -262,6 +262,33 @@ $(NVME)/tutti: $(call obj,$(CLI_SRC)) $(STATIC)
 $(NVME)/test_drive: $(call obj,test/core/test_drive.c) $(TEST_LIBS)
 	@mkdir -p $(@D)
 	$(link) -static $(CLI_LIBS) -o $@ 2> $@.log || { cat $@.log >&2; exit 1; }
+
+# The kernel module, and the exporter that its tests use, for each kernel whose headers are here, below
+# build/kmod/VERSION. Sources are copied there: kernels build beside the source.
+KMOD = kmod/tutti_nvme/tutti_nvme.c kmod/tutti_nvme/Kbuild
+KMOD_EXPORT = kmod/test/tutti_export.c kmod/test/export.h kmod/test/Kbuild
+KERNELS = $(patsubst /lib/modules/%/build/,%,$(wildcard /lib/modules/*/build/))
+KMODS = $(foreach k,$(KERNELS),$(BUILD)/kmod/$(k)/tutti_nvme.ko $(BUILD)/kmod/$(k)/export/tutti_export.ko)
+define kbuild
+@echo "  KMOD  $*"
+@mkdir -p $(@D)/wire && cp $(filter-out src/wire/%,$^) $(@D) && cp src/wire/kmod.h $(@D)/wire
++@$(MAKE) --no-print-directory -s -C /lib/modules/$*/build M=$(abspath $(@D)) W=1 \
+	$(if $(shell command -v sparse),C=2) CONFIG_DEBUG_INFO_BTF_MODULES= modules > $(@D)/log 2>&1 || \
+	{ cat $(@D)/log >&2; exit 1; }
+@! grep -E 'warning:|error:' $(@D)/log >&2
+endef
+kmod: $(KMODS) ## the kernel module tutti_nvme, for each kernel whose headers are installed
+	@[ -n '$(KMODS)' ] || { echo 'kmod: no kernel headers below /lib/modules; see docs/nvme.md' >&2; exit 3; }
+$(BUILD)/kmod/%/tutti_nvme.ko: $(KMOD) src/wire/kmod.h
+	$(kbuild)
+$(BUILD)/kmod/%/export/tutti_export.ko: $(KMOD_EXPORT) src/wire/kmod.h
+	$(kbuild)
+install-kmod: ## the module's source to DKMS's place; then: dkms install tutti_nvme/VERSION
+	install -d $(DESTDIR)/usr/src/tutti_nvme-$(VERSION)/wire
+	install -m 644 kmod/tutti_nvme/* $(DESTDIR)/usr/src/tutti_nvme-$(VERSION)
+	install -m 644 src/wire/kmod.h $(DESTDIR)/usr/src/tutti_nvme-$(VERSION)/wire
+	sed -i 's/@VERSION@/$(VERSION)/' $(DESTDIR)/usr/src/tutti_nvme-$(VERSION)/dkms.conf
+
 NVME_BOOTS =
 NVME_READY = $(shell command -v qemu-system-x86_64 > /dev/null && command -v busybox > /dev/null && echo yes)
 test-nvme: $(if $(NVME_READY),$(NVME)/test_drive $(NVME)/tutti) ## QEMU's NVMe drives, in a guest (deps-install nvme)

@@ -254,7 +254,7 @@ int tutti_doctor(const char *path, tutti_doctor_fn fn, void *arg);
  */
 struct tutti_nvme {
 	char function[32]; /* "0000:01:00.0" */
-	char driver[32];   /* "nvme", "vfio-pci"; "": none */
+	char driver[32];   /* "nvme", "vfio-pci", "tutti_nvme"; "": none */
 	char model[64], serial[32];
 	uint64_t bytes;    /* of all namespaces */
 	uint32_t namespaces;
@@ -263,11 +263,13 @@ struct tutti_nvme {
 };
 typedef int (*tutti_nvme_fn)(void *arg, const struct tutti_nvme *drive);
 int tutti_nvme_list(tutti_nvme_fn fn, void *arg);
+/* Who hands a claimed drive over: Linux's vfio-pci, or the project's own module (kmod/), which reaches GPU memory. */
+enum tutti_nvme_driver { TUTTI_NVME_VFIO = 0, TUTTI_NVME_MODULE = 1 };
 /*
- * Takes a drive from the kernel's driver for vfio-pci; writes nothing to it. Needs root. -EPERM: serial is not its
- * serial number; -EBUSY: mounted, in md, lvm or swap, or partitioned; -EALREADY; -ENODEV; -EOPNOTSUPP: no vfio-pci.
+ * Takes a drive from the kernel's driver; writes nothing to it. Needs root. -EPERM: serial is not its serial number;
+ * -EBUSY: mounted, in md, lvm or swap, or partitioned; -EALREADY; -ENODEV; -EOPNOTSUPP: that module is not loaded.
  */
-int tutti_nvme_claim(const char *function, const char *serial);
+int tutti_nvme_claim(const char *function, const char *serial, enum tutti_nvme_driver by);
 /* Gives it back to the kernel's driver, also after a crash. -EBUSY: a process drives it; -EALREADY: not claimed. */
 int tutti_nvme_release(const char *function);
 

@@ -285,10 +285,9 @@ static int tutti_get_user(struct tutti_map *m, u64 va, u64 bytes)
 		return -ENOMEM;
 	/* It stops where a page can't be had: what it got is let go below. */
 	while (m->n_pages < n) {
-		ret = pin_user_pages_fast(va + (m->n_pages << PAGE_SHIFT),
-					  n - m->n_pages,
-					  FOLL_WRITE | FOLL_LONGTERM,
-					  m->pages + m->n_pages);
+		ret = pin_user_pages_fast(
+			va + (m->n_pages << PAGE_SHIFT), n - m->n_pages,
+			FOLL_WRITE | FOLL_LONGTERM, m->pages + m->n_pages);
 		if (ret <= 0)
 			return ret ?: -EFAULT;
 		m->n_pages += ret;
@@ -505,8 +504,8 @@ static int tutti_insert(struct tutti_dev *td, struct tutti_map *m,
 	a->runs = m->sgt->nents;
 	if (m->buf)
 		a->bytes = m->buf->size;
-	ret = xa_alloc(&td->maps, &a->id, m,
-		       XA_LIMIT(1, TUTTI_NVME_MAPS_MAX), GFP_KERNEL_ACCOUNT);
+	ret = xa_alloc(&td->maps, &a->id, m, XA_LIMIT(1, TUTTI_NVME_MAPS_MAX),
+		       GFP_KERNEL_ACCOUNT);
 	return ret == -EBUSY ? -ENOSPC : ret;
 }
 
@@ -608,11 +607,14 @@ static int tutti_info(struct tutti_dev *td, void __user *arg)
 {
 	struct tutti_nvme_info a = {
 		.version = TUTTI_NVME_VERSION,
-		.flags = tutti_isolated(td) ? TUTTI_NVME_ISOLATED : 0,
 		.bar_bytes = td->bar_bytes,
 		.vectors = td->n_vectors,
 	};
 
+	if (tutti_domain(td))
+		a.flags |= TUTTI_NVME_TRANSLATES;
+	if (tutti_isolated(td))
+		a.flags |= TUTTI_NVME_ISOLATED;
 	return copy_to_user(arg, &a, sizeof(a)) ? -EFAULT : 0;
 }
 

@@ -5,6 +5,18 @@
 
 #include "cli/cli.h"
 
+struct nvme_args {
+	int driver; /* enum tutti_nvme_driver */
+};
+
+static const struct cli_option nvme_options[] = {
+    {"driver", 'd', CLI_CHOICE, offsetof(struct nvme_args, driver), "WHICH", "vfio|tutti", 0, 0,
+     "claim: who hands the drive over. vfio (default) needs an IOMMU and no module of ours; tutti is the project's own "
+     "module, which can reach GPU memory (docs/nvme.md)."},
+};
+
+static const struct nvme_args nvme_defaults = {.driver = TUTTI_NVME_VFIO};
+
 struct listing {
 	json_t *json;
 	unsigned n;
@@ -59,12 +71,15 @@ static int done(const struct cli_call *call, int result, const char *what, const
 
 static int run_nvme(const struct cli_call *call)
 {
+	const struct nvme_args *args = call->args;
 	const char *what = call->operands[0];
 
 	if (!strcmp(what, "list") && call->n_operands == 1)
 		return list(call);
 	if (!strcmp(what, "claim") && call->n_operands == 3)
-		return done(call, tutti_nvme_claim(call->operands[1], call->operands[2]), "claiming", "claimed");
+		return done(
+		    call, tutti_nvme_claim(call->operands[1], call->operands[2], (enum tutti_nvme_driver)args->driver),
+		            "claiming", "claimed");
 	if (!strcmp(what, "release") && call->n_operands == 2)
 		return done(call, tutti_nvme_release(call->operands[1]), "releasing", "released");
 	return cli_complain(call, CLI_USAGE, "use it as: nvme list, nvme claim FUNCTION SERIAL, nvme release FUNCTION");
@@ -82,6 +97,10 @@ const struct cli_verb verb_nvme = {
         "in full. Claiming writes nothing to the drive.",
     .example = "tutti nvme list\ntutti nvme claim 0000:01:00.0 S4EVNX0R\ntutti format --yes-erase S4EVNX0R "
                "nvme:0000:01:00.0/1\ntutti nvme release 0000:01:00.0",
+    .options = nvme_options,
+    .n_options = sizeof(nvme_options) / sizeof(nvme_options[0]),
+    .args_bytes = sizeof(struct nvme_args),
+    .defaults = &nvme_defaults,
     .operands_min = 1,
     .operands_max = 3,
     .run = run_nvme,

@@ -1,5 +1,6 @@
 /*
- * nvme.c - which drives there are, and who has them: the kernel's nvme driver or, for us, vfio-pci. All through /sys.
+ * nvme.c - which drives there are, and who has them: the kernel's nvme driver or, for us, vfio-pci or our own module.
+ * All through /sys.
  *
  * A claim leaves no state of ours: driver_override is the kernel's, so that a release after a crash is the same as any.
  */
@@ -14,10 +15,13 @@
 #include "base/err.h"
 #include "core/pci.h"
 #include "ctrl/nvme_ctrl.h"
+#include "ctrl/pnvme.h"
 #include "tutti/tutti.h"
 
 #define PCI "/sys/bus/pci"
 #define PATH 512
+
+static const char *const drivers[] = {[TUTTI_NVME_VFIO] = "vfio-pci", [TUTTI_NVME_MODULE] = PNVME_DRIVER};
 
 /* First line of a file, without blanks at its end; "" if it can't be read. */
 static void read_line(const char *path, char *out, size_t bytes)
@@ -152,7 +156,8 @@ static void look(const char *function, struct tutti_nvme *out)
 	*out = (struct tutti_nvme){0};
 	snprintf(out->function, sizeof(out->function), "%.31s", function);
 	driver_of(function, out->driver, sizeof(out->driver));
-	out->claimed = strcmp(out->driver, "vfio-pci") == 0;
+	for (size_t i = 0; i < sizeof(drivers) / sizeof(drivers[0]); i++)
+		out->claimed |= strcmp(out->driver, drivers[i]) == 0;
 	snprintf(path, sizeof(path), PCI "/devices/%.31s/nvme", function);
 	d = opendir(path);
 	while (d && (e = readdir(d)))
@@ -212,27 +217,41 @@ static int rebind(const char *function, const char *driver)
 	return rc ? rc : write_word(PCI "/drivers_probe", function);
 }
 
-int tutti_nvme_claim(const char *function, const char *serial)
+/* What stands in the way of the drive n and the driver wanted. */
+static int check_claim(const struct tutti_nvme *n, const char *serial, const char *wanted)
 {
+	char path[PATH];
+
+	if (n->claimed)
+		return err_set(-EALREADY, "%s is claimed already, by %s", n->function, n->driver);
+	if (!serial || !n->serial[0] || strcmp(serial, n->serial))
+		return err_set(-EPERM, "%s is a %s with serial number '%s', not '%s'; nothing was done", n->function,
+		               n->model, n->serial, serial ? serial : "");
+	if (n->in_use[0])
+		return err_set(-EBUSY, "%s stays with the kernel: %s", n->function, n->in_use);
+	snprintf(path, sizeof(path), PCI "/drivers/%s", wanted);
+	if (access(path, F_OK))
+		return err_set(-EOPNOTSUPP, "the driver %s is not loaded: modprobe %s%s", wanted, wanted,
+		               strcmp(wanted, PNVME_DRIVER) ? "" : " (docs/nvme.md says how to build it)");
+	return 0;
+}
+
+int tutti_nvme_claim(const char *function, const char *serial, enum tutti_nvme_driver by)
+{
+	const char *wanted = by == TUTTI_NVME_VFIO || by == TUTTI_NVME_MODULE ? drivers[by] : NULL;
 	struct tutti_nvme n;
 	char driver[64];
-	int rc = find(function, &n);
+	int rc = wanted ? find(function, &n) : err_set(-EINVAL, "tutti_nvme_claim: there is no driver %d", (int)by);
 
+	if (!rc)
+		rc = check_claim(&n, serial, wanted);
 	if (rc)
 		return rc;
-	if (n.claimed)
-		return err_set(-EALREADY, "%s is claimed already", function);
-	if (!serial || !n.serial[0] || strcmp(serial, n.serial))
-		return err_set(-EPERM, "%s is a %s with serial number '%s', not '%s'; nothing was done", function,
-		               n.model, n.serial, serial ? serial : "");
-	if (n.in_use[0])
-		return err_set(-EBUSY, "%s stays with the kernel: %s", function, n.in_use);
-	if (access(PCI "/drivers/vfio-pci", F_OK))
-		return err_set(-EOPNOTSUPP, "the driver vfio-pci is not loaded: modprobe vfio-pci");
-	rc = rebind(function, "vfio-pci");
+	rc = rebind(function, wanted);
 	driver_of(function, driver, sizeof(driver));
-	if (!rc && strcmp(driver, "vfio-pci"))
-		rc = err_set(-EIO, "%s was not taken by vfio-pci; is an IOMMU on (see dmesg)?", function);
+	if (!rc && strcmp(driver, wanted))
+		rc = err_set(-EIO, "%s was not taken by %s%s (see dmesg)", function, wanted,
+		             by == TUTTI_NVME_VFIO ? "; is an IOMMU on?" : "");
 	if (rc && strcmp(driver, n.driver)) {
 		char why[ERR_TEXT_BYTES];
 
@@ -243,10 +262,24 @@ int tutti_nvme_claim(const char *function, const char *serial)
 	return rc;
 }
 
-int tutti_nvme_release(const char *function)
+/* The file that one process at a time can open: to see whether one has. */
+static void node_of(const struct tutti_nvme *n, char *out, size_t bytes)
 {
 	char path[PATH], group[64];
+
+	if (!strcmp(n->driver, PNVME_DRIVER)) {
+		snprintf(out, bytes, "/dev/tutti/%.31s", n->function);
+		return;
+	}
+	snprintf(path, sizeof(path), PCI "/devices/%.31s/iommu_group", n->function);
+	last_word(path, group, sizeof(group));
+	snprintf(out, bytes, "/dev/vfio/%.63s", group);
+}
+
+int tutti_nvme_release(const char *function)
+{
 	struct tutti_nvme n;
+	char path[96];
 	int fd, rc = find(function, &n);
 
 	if (rc)
@@ -254,9 +287,7 @@ int tutti_nvme_release(const char *function)
 	if (!n.claimed)
 		return err_set(-EALREADY, "%s is not claimed: its driver is %s", function,
 		               n.driver[0] ? n.driver : "none");
-	snprintf(path, sizeof(path), PCI "/devices/%.31s/iommu_group", function);
-	last_word(path, group, sizeof(group));
-	snprintf(path, sizeof(path), "/dev/vfio/%s", group);
+	node_of(&n, path, sizeof(path));
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0 && errno == EBUSY)
 		return err_set(-EBUSY, "%s: a process drives it (%s is open); stop that first", function, path);

@@ -32,7 +32,7 @@ struct ctrl_ns_info {
 };
 
 struct ctrl_info {
-	char model[40]; /* for reports: "virt io_uring", "QEMU NVMe Ctrl" */
+	char model[40]; /* for reports: "virt io_uring", "vfio: QEMU NVMe Ctrl" */
 	uint32_t n_ns;
 	struct ctrl_ns_info ns[CTRL_NS_MAX]; /* in the order of the targets */
 	uint32_t n_units;        /* functions: each has queue pairs of its own; software has one */

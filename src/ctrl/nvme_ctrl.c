@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "ctrl/pnvme.h"
 #include "ctrl/vfio.h"
 
 #define UNIT_SHIFT 16
@@ -59,8 +60,12 @@ void nvme_claim_by(nvme_claim_fn claim, void *arg)
 static int claim_new(struct claim *c, const char *name)
 {
 	struct nvme_transport t;
-	int rc = claim_fn ? claim_fn(claim_arg, name, &t) : vfio_claim(name, &t);
+	int rc;
 
+	if (claim_fn)
+		rc = claim_fn(claim_arg, name, &t);
+	else
+		rc = pnvme_drives(name) ? pnvme_claim(name, &t) : vfio_claim(name, &t);
 	if (rc)
 		return rc;
 	rc = nvme_fn_open(&t, name, &c->fn);
@@ -263,7 +268,7 @@ static int sum_up(struct ctrl *c, const struct ctrl_opts *opts)
 		if (!f->sgl)
 			info->sgl_max = 0;
 	}
-	snprintf(info->model, sizeof(info->model), "%.39s", c->unit[0]->fn->model);
+	snprintf(info->model, sizeof(info->model), "%.8s: %.29s", c->unit[0]->fn->t.ops->name, c->unit[0]->fn->model);
 	for (uint32_t i = 0; i < info->n_ns; i++)
 		if (info->mdts_bytes % info->ns[i].lba_bytes)
 			return err_set(-EOPNOTSUPP, "%s: transfers of %u bytes at most are less than a block of %u",

@@ -17,7 +17,7 @@ int nvme_path(const char *path, char function[NVME_NAME_BYTES], uint32_t *nsid);
 
 /* Takes a function for this process. -EBUSY and others, said with what to do. */
 typedef int (*nvme_claim_fn)(void *arg, const char *function, struct nvme_transport *out);
-/* For tests: functions are claimed by this from now on; NULL: through VFIO again. */
+/* For tests: functions are claimed by this from now on; NULL: by whoever drives them again (vfio.h, pnvme.h). */
 void nvme_claim_by(nvme_claim_fn claim, void *arg);
 
 /* The function of device `dev` (0..), its serial number in particular. Valid while c is open. */

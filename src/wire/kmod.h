@@ -7,7 +7,7 @@
  * for the function; this last is seen by mmap() at TUTTI_NVME_MMAP(id). The function begins, and after a close ends,
  * without bus mastering and disabled.
  *
- * All calls: -ENODEV once the function is gone (its registers then read as ones), -EINVAL for what is not described here.
+ * All calls: -ENODEV once the function is gone (its registers then read as ones), -EINVAL for what is not described.
  */
 #ifndef TUTTI_WIRE_KMOD_H
 #define TUTTI_WIRE_KMOD_H
@@ -25,8 +25,10 @@
 #define TUTTI_NVME_MMAP_SHIFT 32
 #define TUTTI_NVME_MMAP(id) ((__u64)(id) << TUTTI_NVME_MMAP_SHIFT)
 
-/* The IOMMU translates, and interrupts are remapped: the function reaches nothing but what was mapped. */
-#define TUTTI_NVME_ISOLATED 1u
+/* Flags. The IOMMU translates: addresses mean something for this function only. */
+#define TUTTI_NVME_TRANSLATES 1u
+/* And interrupts are remapped: it reaches nothing but what was mapped. Else opening it needs CAP_SYS_RAWIO. */
+#define TUTTI_NVME_ISOLATED 2u
 
 struct tutti_nvme_info {
 	__u32 version; /* TUTTI_NVME_VERSION */

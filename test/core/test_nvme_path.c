@@ -103,7 +103,7 @@ static void round_trip(const struct mock_opts *o, struct rig_shape s, int n_func
 	CHECK_EQ(stored, N);
 	check_back(&r, keys);
 	CHECK_EQ(tutti_lane_get_info(r.lane[0], &info), 0);
-	CHECK(!strcmp(info.controller, "mock controller"));
+	CHECK(!strcmp(info.controller, "mock: mock controller"));
 	CHECK_EQ(info.sgl, !o->no_sgl && !s.no_sgl);
 	CHECK_EQ(info.zero_copy, s.misalign == 0);
 	CHECK_EQ(info.lba_bytes, o->lba_bytes ? o->lba_bytes : 512);
