@@ -93,7 +93,7 @@ char *tutti_format_bytes(uint64_t bytes, char *buf)
 		i++;
 	}
 	if (bytes % unit == 0)
-		snprintf(buf, 16, "%llu%s", (unsigned long long)(bytes / unit), units[i]);
+		snprintf(buf, 16, "%u%s", (unsigned)(bytes / unit), units[i]); /* below 1024 */
 	else
 		snprintf(buf, 16, "%.2f%s", (double)bytes / (double)unit, units[i]);
 	return buf;
