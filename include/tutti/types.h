@@ -124,7 +124,7 @@ struct tutti_format_opts {
 	int overwrite;                /* 1: an existing pool or other content may be overwritten */
 	tutti_progress_fn progress;
 	void *progress_arg;
-	const char *erase_serial;     /* NVMe drives (nvme:...): their serials, parted by commas; else untouched */
+	const char *erase_serial;     /* NVMe drives (nvme:...): their serials, separated by commas; else untouched */
 };
 #define TUTTI_FORMAT_OPTS_INIT {.size = sizeof(struct tutti_format_opts), .ranks = 1}
 

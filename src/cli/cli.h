@@ -52,7 +52,7 @@ struct cli_verb {
 	const char *name;
 	const char *operands; /* as in usage: "POOL [KEY]..." */
 	const char *summary;
-	const char *description; /* paragraphs, parted by an empty line */
+	const char *description; /* paragraphs, separated by an empty line */
 	const char *example;     /* lines, each without its prompt */
 	const struct cli_option *options;
 	size_t n_options;

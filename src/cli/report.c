@@ -207,6 +207,8 @@ void report_requests(FILE *f, const struct replay_log *log)
 		        (double)(s->end_ns - s->start_ns) * 1e-9, s->layers_waited, s->errors ? "  ERROR" : "",
 		        s->mismatched_bytes ? "  MISMATCH" : "");
 	}
+	fprintf(f, "(in, out: KV read from and written to the pool; GB/s while it moved; waits: layers that were not there\n"
+	           "when their compute could have begun)\n");
 }
 
 static void direction(FILE *f, const char *name, uint64_t bytes, uint64_t ns, const struct ceiling *c, double best)
@@ -257,7 +259,7 @@ void report_lines(FILE *f, const struct report_sum *s, const struct replay_log *
 	fprintf(f, "%-14s %.3f CPU seconds per GB, checksums in it (%.3f); the stand-in for compute apart (%.2f s)\n",
 	        "CPU", report_cpu_per_gb(s), l->checksum_bytes ? (double)l->checksum_ns / (double)l->checksum_bytes : 0,
 	        (double)s->compute_cpu_ns * 1e-9);
-	fprintf(f, "%-14s %" PRIu64 " of %" PRIu64 " had to wait, %.2f s in all\n", "layers", s->layers_waited,
+	fprintf(f, "%-14s %" PRIu64 " of %" PRIu64 " were waited for, %.2f s in all\n", "layers", s->layers_waited,
 	        s->layers, (double)s->wait_ns * 1e-9);
 	fprintf(f,
 	        "%-14s %s checked byte for byte, %" PRIu64 " bytes differ; %" PRIu64 " damaged blocks, %" PRIu64

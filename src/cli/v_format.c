@@ -30,7 +30,7 @@ static const struct cli_option format_options[] = {
     {"overwrite", 0, CLI_FLAG, AT(overwrite), NULL, NULL, 0, 0,
      "Also when there is a pool or anything else in the way. What was there is lost."},
     {"yes-erase", 0, CLI_TEXT, AT(erase_serial), "SERIAL", NULL, 0, 0,
-     "Erase the NVMe drive with this serial number (several: parted by commas). Needed for, and only for, nvme: "
+     "Erase the NVMe drive with this serial number (several: separated by commas). Needed for, and only for, nvme: "
      "paths."},
 };
 

@@ -24,12 +24,12 @@ static const struct cli_option lookup_options[] = {
     {"namespace", 'n', CLI_COUNT, AT(ns), "N", NULL, 0, UINT32_MAX,
      "The namespace's number, as 'tutti info' shows it. Default 0."},
     {"tokens", 't', CLI_TEXT, AT(tokens), "FILE", NULL, 0, 0,
-     "Token ids of a prompt, parted by spaces, commas or lines; '-' is stdin. Their keys are computed."},
+     "Token ids of a prompt, separated by spaces, commas or lines; '-' is stdin. Their keys are computed."},
     {"keys", 'k', CLI_TEXT, AT(keys), "FILE", NULL, 0, 0,
      "Keys of a chain, first block first, as 64 hex digits each; '-' is stdin."},
 };
 
-/* The next word of f, parted by white space and commas: its length, 0 at the end, -1 if longer than room. */
+/* The next word of f, separated by white space and commas: its length, 0 at the end, -1 if longer than room. */
 static int next_word(FILE *f, char *word, size_t room)
 {
 	size_t n = 0;
