@@ -30,8 +30,9 @@ static const char *verdict(int pass) { return pass < 0 ? "-" : pass ? "pass" : "
 
 static void print_head(void)
 {
-	printf("ceiling: what the row is held against (fio, a copy, the disk), taken in turns with it; ratio: of both; interval:\n"
-	       "of the median ratio over so many pairs; pass: its upper end reaches the target, its lower 0.9 of it.\n\n");
+	printf("ceiling: what a row is held against (fio, a copy, the disk), taken in turns with it; ratio: of both;\n"
+	       "interval: of the median ratio of so many pairs; pass: its upper end reaches the target, and its\n"
+	       "lower end 0.9 of it.\n\n");
 	printf("%-52s %10s %-9s %10s %7s %-15s %7s %5s %s\n", "what", "value", "unit", "ceiling", "ratio",
 	       "90 % interval", "target", "pairs", "");
 }

@@ -207,8 +207,8 @@ void report_requests(FILE *f, const struct replay_log *log)
 		        (double)(s->end_ns - s->start_ns) * 1e-9, s->layers_waited, s->errors ? "  ERROR" : "",
 		        s->mismatched_bytes ? "  MISMATCH" : "");
 	}
-	fprintf(f, "(in, out: KV read from and written to the pool; GB/s while it moved; waits: layers that were not there\n"
-	           "when their compute could have begun)\n");
+	fprintf(f, "(in, out: read from and written to the pool; GB/s: while bytes moved; waits: layers that were not\n"
+	           "there when their compute could have begun)\n");
 }
 
 static void direction(FILE *f, const char *name, uint64_t bytes, uint64_t ns, const struct ceiling *c, double best)

@@ -351,9 +351,9 @@ static void print_table(const struct demo *d, const char *plot)
 	const struct replay_log *log = d->logs[WARM];
 	char path[300];
 
-	printf("\nA block is the KV cache of %u tokens, all layers; its K or V of one layer is an object of %s, the unit of\n"
-	       "I/O. hit %%: of tokens, and of blocks. GB/s: while bytes moved (%% of what plain reads or writes of the same\n"
-	       "disk gave in between).\n",
+	printf("\nA block is the KV cache of %u tokens, all layers; its K or V of one layer is an object of %s,\n"
+	       "the unit of I/O. hit %%: of tokens, and of blocks. GB/s: while bytes moved (%% of what plain reads\n"
+	       "or writes of the same disk gave in between).\n",
 	       BLOCK_TOKENS, cli_size(replay_object_bytes(&d->o)));
 	printf("\n%-22s %5s %8s %6s %6s %8s %14s %8s %14s %8s\n", "", "reqs", "tokens", "hit %", "blocks", "in",
 	       "GB/s (of disk)", "out", "GB/s (of disk)", "CPU s/GB");
@@ -364,8 +364,8 @@ static void print_table(const struct demo *d, const char *plot)
 	printf("%-14s %s%s%s\n", "path", path, log->lane_info.why[0] ? "; slower because " : "", log->lane_info.why);
 	printf("%-14s %s\n", "disk's own", d->ceiling.how);
 	if (above_disk(d))
-		printf("%-14s above 100 %%: the disk is shared and was slower while it was measured, or is virtual and\n"
-		       "%-14s its host still had the data in memory; such a figure says nothing about the disk\n",
+		printf("%-14s above 100 %%: the disk is shared and was slower while it was measured, or it is\n"
+		       "%-14s virtual and its host had the data in memory; that figure says nothing of the disk\n",
 		       "", "");
 	printf("%-14s %" PRIu64 " acknowledged before the kill, %" PRIu64 " recovered (%s)\n", "blocks",
 	       d->acknowledged, d->committed, d->committed >= d->acknowledged ? "none was lost" : "SOME WERE LOST");
