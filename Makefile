@@ -205,9 +205,9 @@ gpu-pack: ## programs and libraries for tools/gpu-check on another machine, into
 # ---- the Python package ----
 
 PYTHON = python3
-wheel: ## Python wheel, library inside, one for all Pythons, into $(BUILD)/python/dist (CUDA=1: with the GPU executor)
-	$(PYTHON) -m pip wheel --no-deps -w $(BUILD)/python/dist ./python \
-		$(if $(CUDA),--config-settings=cmake.define.TUTTI_CUDA=ON)
+DIST = $(BUILD)/python/$(if $(CUDA),dist-cuda,dist)
+wheel: ## Python wheel, library inside, into $(BUILD)/python/dist; CUDA=1: with the GPU executor, into .../dist-cuda
+	$(PYTHON) -m pip wheel --no-deps -w $(DIST) ./python $(if $(CUDA),-C cmake.define.TUTTI_CUDA=ON)
 test-python: ## the wheel in a fresh virtual environment, and its tests
 	@$(RUN) --jobs 1 test/python/test_package.sh
 
