@@ -6,7 +6,7 @@
  *   1. go on in the parent's set, so that neighbours in a chain are neighbours on disk;
  *   2. a wholly free set, on the next device;
  *   3. a free segment of the pool, unless a quarter of the own slots is free: what nobody has is better than holes;
- *   4. for the end of a chain, the set with the least room that is enough for it;
+ *   4. for the end of a chain, the set with the least room that is enough for it; for a single block, half a set;
  *   5. while the free slots are fewer than a twentieth: a segment of another namespace, if this one has less than its
  *      share, else evict the coldest leaves until a set is whole (a bounded number of them);
  *   6. the emptiest set, but rather one that is less than half empty: those that are emptier are draining.
@@ -166,12 +166,15 @@ static uint32_t take_whole(struct store_ns *ns, uint32_t dev)
 	return take_in_set(ns, ns->lists[list].head, 0);
 }
 
-/* From the set with the fewest free slots that has `want` of them, or NONE. */
-static uint32_t take_fitting(struct store_ns *ns, uint32_t want)
+/*
+ * Lists of sets that are not whole, but will do for the last `want` blocks of a chain. A single block is as likely a
+ * chain that will grow: it wants half a set.
+ */
+static uint64_t fitting(const struct store_ns *ns, uint32_t want)
 {
-	uint64_t fit = ns->partial & UINT64_MAX << want;
+	uint32_t least = want > 1 ? want : (ns->geom.g + 1) / 2;
 
-	return fit ? take_in_set(ns, ns->lists[__builtin_ctzll(fit)].head, 0) : NONE;
+	return least < ns->geom.g ? ns->partial & UINT64_MAX << least : 0;
 }
 
 /*
@@ -197,18 +200,13 @@ static uint64_t enough(const struct store_ns *ns, uint32_t want)
 	return slack > set ? slack : set;
 }
 
-static int segment_wanted(const struct store_ns *ns, uint32_t want)
-{
-	return !ns->whole && (ns->n_free * HOLES_PART <= slots_of(ns) || ns->n_free < enough(ns, want));
-}
-
 /* As much room as is enough, in bounded steps. Returns what a segment of another could not be had for. */
 static int make_room(struct store_ns *ns, uint32_t want)
 {
 	uint32_t n = (want < ns->geom.g ? want : ns->geom.g) + SLACK_STEP, slot;
-	int r = ns->n_free < enough(ns, want) ? store_segment_steal(ns) : 0;
+	int r = store_segment_steal(ns);
 
-	for (uint32_t i = 0; i < n && !ns->whole && ns->n_free < enough(ns, want); i++)
+	for (uint32_t i = 0; i < n && !ns->whole && !fitting(ns, want) && ns->n_free < enough(ns, want); i++)
 		if (store_tree_evict(ns, &slot))
 			break;
 	return r;
@@ -229,19 +227,18 @@ uint32_t store_space_take(struct store_ns *ns, uint32_t parent, uint32_t want, i
 	} else if (ns->whole) {
 		ns->next_dev = (dev + 1) % ns->geom.n_dev;
 	}
-	if (segment_wanted(ns, want))
+	if (!ns->whole && (ns->n_free * HOLES_PART <= slots_of(ns) || ns->n_free < enough(ns, want)))
 		r = store_segment_hand_out(ns);
-	/* A single block is as likely a chain that will grow: it is not put where there is no room for that. */
-	if (!ns->whole && want > 1 && want < ns->geom.g)
-		slot = take_fitting(ns, want);
-	if (slot != NONE)
-		return slot;
 	if (r && r != -ENOSPC)
 		*result = r;
-	r = ns->whole ? 0 : make_room(ns, want);
+	r = ns->whole || fitting(ns, want) || ns->n_free >= enough(ns, want) ? 0 : make_room(ns, want);
 	if (r && r != -ENOSPC)
 		*result = r;
-	slot = ns->whole ? take_whole(ns, dev) : take_hole(ns);
+	if (ns->whole)
+		return take_whole(ns, dev);
+	if (fitting(ns, want))
+		return take_in_set(ns, ns->lists[__builtin_ctzll(fitting(ns, want))].head, 0);
+	slot = take_hole(ns);
 	if (slot == NONE && !*result)
 		*result = err_set(
 		    -ENOSPC, "namespace %s: every block of its %llu segments is leased, reserved or above one that is",
