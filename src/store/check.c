@@ -212,6 +212,8 @@ int store_check(struct store *s)
 		if (g->state == SEGMENT_OWNED && (g->owner >= STORE_NAMESPACES_MAX || !s->ns[g->owner]))
 			return err_set(-EUCLEAN, "segment %u is owned by namespace %u, which is not there", i,
 			               g->owner);
+		if (g->state == SEGMENT_FREE && s->all_taken)
+			return err_set(-EUCLEAN, "segment %u is free, and all are said to be taken", i);
 	}
 	for (uint32_t i = 0; i < STORE_NAMESPACES_MAX; i++) {
 		int r = s->ns[i] ? check_ns(s->ns[i]) : 0;

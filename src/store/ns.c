@@ -124,14 +124,13 @@ static uint32_t choose_set_slots(const struct store *s, uint64_t object_bytes)
 	return geom_choose_g(geom_round_up(object_bytes, GEOM_PITCH_ALIGN), preferred);
 }
 
-/* 1: with all of a rank's space as one segment a stripe set of blocks would fit. */
-static int set_fits_pool(const struct store *s, const struct tutti_ns_spec *spec, uint32_t set_slots)
+/* 1: with all of a rank's space as one segment a block would fit. (A segment's only set may be a small one.) */
+static int block_fits_pool(const struct store *s, const struct tutti_ns_spec *spec)
 {
-	uint64_t objects = (uint64_t)spec->layers * spec->objects_per_layer, set, room;
+	uint64_t objects = (uint64_t)spec->layers * spec->objects_per_layer, block, room;
 
 	room = s->super.chunk_bytes * s->super.n_segments;
-	return !__builtin_mul_overflow(objects, spec->object_bytes, &set) &&
-	       !__builtin_mul_overflow(set, set_slots, &set) && set < room;
+	return !__builtin_mul_overflow(objects, spec->object_bytes, &block) && block < room;
 }
 
 static int ns_create(struct store *s, const struct tutti_ns_spec *spec, const uint8_t *record, size_t bytes,
@@ -161,8 +160,7 @@ static int ns_create(struct store *s, const struct tutti_ns_spec *spec, const ui
 		               "a segment of this pool has on each device: format %s",
 		    spec->model, spec->layers, spec->objects_per_layer, (unsigned long long)spec->object_bytes,
 		    (unsigned long long)s->super.chunk_bytes,
-		    set_fits_pool(s, spec, w.set_slots) ? "a larger pool, or this one with larger segments"
-		                                        : "a larger pool");
+		    block_fits_pool(s, spec) ? "a larger pool, or this one with larger segments" : "a larger pool");
 	if (r)
 		return r;
 	/* Above every sequence that a lost record at this place may bear. */
@@ -271,6 +269,7 @@ void store_ns_empty(struct store_ns *ns)
 		memset(ns->slots + i * spseg, 0, spseg * sizeof(*ns->slots));
 		memset(ns->sets + i * sets, 0, sets * sizeof(*ns->sets));
 		g->state = SEGMENT_FREE;
+		ns->s->all_taken = 0;
 		g->stamp = g->busy = 0;
 	}
 	store_ns_forget(ns);

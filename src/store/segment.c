@@ -56,7 +56,7 @@ int store_segment_hand_out(struct store_ns *ns)
 	struct store *s = ns->s;
 	uint32_t best = NONE;
 
-	for (uint32_t i = 0; i < s->n_segments; i++) {
+	for (uint32_t i = 0; i < s->n_segments && !s->all_taken; i++) {
 		if (s->segments[i].state != SEGMENT_FREE)
 			continue;
 		if (best == NONE || (s->segments[i].prewritten && !s->segments[best].prewritten))
@@ -64,7 +64,8 @@ int store_segment_hand_out(struct store_ns *ns)
 		if (s->segments[best].prewritten)
 			break;
 	}
-	return best == NONE ? -ENOSPC : give(ns, best);
+	s->all_taken = best == NONE;
+	return s->all_taken ? -ENOSPC : give(ns, best);
 }
 
 /* Segments each namespace in use may have. */
@@ -211,6 +212,7 @@ int store_prewrite_done(struct store *s, uint32_t segment, int result)
 		return err_set(-EINVAL, "segment %u is not being prewritten", segment);
 	g = &s->segments[segment];
 	g->state = SEGMENT_FREE;
+	s->all_taken = 0;
 	g->prewritten = !result;
 	if (!result)
 		result = store_table_write_segment(s, segment);

@@ -7,11 +7,11 @@
  *   2. a wholly free set, on the next device;
  *   3. a free segment of the pool, unless a quarter of the own slots is free: what nobody has is better than holes;
  *   4. for the end of a chain, the set with the least room that is enough for it; for a single block, half a set;
- *   5. while the free slots are fewer than a twentieth: a segment of another namespace, if this one has less than its
+ *   5. while the free slots are fewer than 1 in 24: a segment of another namespace, if this one has less than its
  *      share, else evict the coldest leaves until a set is whole (a bounded number of them);
  *   6. the emptiest set, but rather one that is less than half empty: those that are emptier are draining.
  *
- * Why the twentieth: in a pool that is kept full to the last slot the free slots are those that were evicted last,
+ * Why 1 in 24: in a pool that is kept full to the last slot the free slots are those that were evicted last,
  * scattered over as many sets, and after a few turnovers every chain lies in splinters. A few free slots more let sets
  * drain to the end before they are filled again.
  */
@@ -22,8 +22,8 @@
 #include <errno.h>
 
 #define HOLES_PART 4u  /* see 3. */
-#define SLACK_PART 20u /* see 5. */
-#define SLACK_STEP 4u  /* leaves evicted beyond those that are wanted, in one go */
+#define SLACK_PART 24u /* see 5. */
+#define SLACK_STEP 2u  /* leaves evicted in one go beyond those that are wanted: one for so many */
 
 static uint64_t full_mask(uint32_t set_slots) { return set_slots == 64 ? UINT64_MAX : (1ull << set_slots) - 1; }
 
@@ -203,7 +203,7 @@ static uint64_t enough(const struct store_ns *ns, uint32_t want)
 /* As much room as is enough, in bounded steps. Returns what a segment of another could not be had for. */
 static int make_room(struct store_ns *ns, uint32_t want)
 {
-	uint32_t n = (want < ns->geom.g ? want : ns->geom.g) + SLACK_STEP, slot;
+	uint32_t set = want < ns->geom.g ? want : ns->geom.g, n = set + (set + SLACK_STEP - 1) / SLACK_STEP, slot;
 	int r = store_segment_steal(ns);
 
 	for (uint32_t i = 0; i < n && !ns->whole && !fitting(ns, want) && ns->n_free < enough(ns, want); i++)

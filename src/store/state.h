@@ -136,6 +136,7 @@ struct store {
 	uint32_t super_copy;     /* the newer one */
 	uint32_t n_segments;
 	struct segment *segments;
+	int all_taken; /* no segment is free, as the last search found: an insert into a full pool must not search */
 	struct store_ns *ns[STORE_NAMESPACES_MAX];
 	struct hold holds[STORE_LEASES_MAX];
 	uint32_t hold_first, hold_free, hold_look; /* lists: used, free, to be looked at before the call returns */

@@ -230,7 +230,7 @@ static void aged_turn_over(struct aged *a, size_t longest, uint64_t times)
 			a->doc[k % AGED_DOCS].n = n;
 		}
 		full |= a->ns->n_evicted != 0;
-		CHECK(!full || a->ns->n_free <= aged_slots(a) / 20);
+		CHECK(!full || a->ns->n_free <= aged_slots(a) / 24);
 	}
 	CHECK(full);
 }

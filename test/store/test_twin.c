@@ -78,13 +78,13 @@ static void check_header_flag(const struct twin *t, const struct store_block *b)
 	free(page);
 }
 
-/* What was evicted since then leaves less free than a twentieth of the slots, or than a set. */
+/* What was evicted since then leaves less free than 1 in 24 slots, or than a set. */
 static void check_evicted_enough_only(const struct store_ns *ns, uint64_t n_segments, uint64_t n_evicted)
 {
 	uint64_t slots = ns->n_segments * ns->geom.slots_per_segment;
 
 	CHECK(ns->n_evicted == n_evicted || ns->n_segments != n_segments ||
-	      ns->n_free < (slots / 20 > ns->geom.g ? slots / 20 : ns->geom.g));
+	      ns->n_free < (slots / 24 > ns->geom.g ? slots / 24 : ns->geom.g));
 }
 
 static void op_reserve(struct twin *t)
