@@ -86,7 +86,7 @@ TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(PARTS)
 
 .PHONY: all lib cli cuda gpu-pack demo test test-nvme test-programs check tidy bench bench-programs fuzz \
 	fuzz-programs soak wheel test-python sanitize sanitize-programs asan-programs tsan-programs kmod \
-	install-kmod install clean help FORCE
+	fuzz-kmod install-kmod install clean help FORCE
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
@@ -262,6 +262,9 @@ $(NVME)/tutti: $(call obj,$(CLI_SRC)) $(STATIC)
 $(NVME)/test_drive: $(call obj,test/core/test_drive.c) $(TEST_LIBS)
 	@mkdir -p $(@D)
 	$(link) -static $(CLI_LIBS) -o $@ 2> $@.log || { cat $@.log >&2; exit 1; }
+$(NVME)/test_kmod: $(call obj,test/kmod/test_kmod.c) $(TEST_LIBS)
+	@mkdir -p $(@D)
+	$(link) -static $(CLI_LIBS) -o $@ 2> $@.log || { cat $@.log >&2; exit 1; }
 
 # The kernel module, and the exporter that its tests use, for each kernel whose headers are here, below
 # build/kmod/VERSION. Sources are copied there: kernels build beside the source.
@@ -291,8 +294,12 @@ install-kmod: ## the module's source to DKMS's place; then: dkms install tutti_n
 
 NVME_BOOTS =
 NVME_READY = $(shell command -v qemu-system-x86_64 > /dev/null && command -v busybox > /dev/null && echo yes)
-test-nvme: $(if $(NVME_READY),$(NVME)/test_drive $(NVME)/tutti) ## QEMU's NVMe drives, in a guest (deps-install nvme)
-	@tools/nvme-guest/run $(NVME) $(NVME_BOOTS)
+NVME_PROGRAMS = $(addprefix $(NVME)/,test_drive test_kmod tutti)
+test-nvme: $(if $(NVME_READY),$(NVME_PROGRAMS) $(KMODS)) ## QEMU's NVMe drives, in a guest (deps-install nvme)
+	@BUILD=$(BUILD) NVME_APPEND='$(NVME_APPEND)' NVME_PARTS='$(NVME_PARTS)' tools/nvme-guest/run $(NVME) $(NVME_BOOTS)
+
+fuzz-kmod: ## a minute of random calls to the kernel module, in a guest, with an IOMMU that translates and without
+	@$(MAKE) --no-print-directory test-nvme NVME_BOOTS='translating none' NVME_APPEND=seconds=60 NVME_PARTS=30-pnvme
 
 soak: all $(SOAKS) ## what runs for hours (test/soak), each for SOAK_SECONDS
 	@$(RUN) --timeout $$(($(SOAK_SECONDS) + 600)) --jobs 1 $(SOAKS) $(sort $(wildcard test/soak/soak_*.sh))

@@ -361,8 +361,19 @@ struct hand {
 	struct ctrl_info info;
 	struct dev_qp q;
 	uint8_t *memory;
-	uint64_t dma;
+	uint64_t dma; /* of its middle page */
 };
+
+/* ctrl_run_fn */
+static int middle_page(void *arg, uint64_t va, uint64_t bytes, uint64_t dma)
+{
+	struct hand *h = arg;
+	uint64_t page = (uint64_t)(uintptr_t)h->memory + PAGE;
+
+	if (va <= page && page < va + bytes)
+		h->dma = dma + (page - va);
+	return 0;
+}
 
 static void hand_up(struct hand *h, const char *path)
 {
@@ -374,7 +385,7 @@ static void hand_up(struct hand *h, const char *path)
 	CHECK_EQ(ctrl_vfio.qp_create(h->c, 64, NULL, &h->q), 0);
 	h->memory = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	memset(h->memory, 0xC7, 3 * PAGE);
-	CHECK_EQ(ctrl_vfio.mem_map(h->c, h->memory, 3 * PAGE, &h->dma, NULL), 0);
+	CHECK_EQ(ctrl_mem_map_runs(&ctrl_vfio, h->c, h->memory, 3 * PAGE, NULL, middle_page, h), 0);
 }
 
 static void hand_down(struct hand *h)
@@ -395,7 +406,7 @@ static struct nvme_sqe command(const struct hand *h, uint8_t opcode, uint64_t lb
 	                     .cdw10 = (uint32_t)lba,
 	                     .cdw11 = (uint32_t)(lba >> 32)};
 
-	e.dptr.prp.prp1 = h->dma + PAGE;
+	e.dptr.prp.prp1 = h->dma;
 	return e;
 }
 

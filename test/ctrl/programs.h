@@ -14,6 +14,7 @@
 #define PROGRAMS_STEPS 12
 #define PROGRAMS_MEDIUM (1u << 20)
 #define PROGRAMS_ARENA (256u << 10)
+#define PROGRAMS_PAGES (PROGRAMS_ARENA / DEV_PAGE_BYTES + 2)
 #define PROGRAMS_WAIT_NS 5000000000ull
 
 struct programs {
@@ -22,7 +23,7 @@ struct programs {
 	struct dev_qp q;
 	struct dev_list list;
 	uint8_t *arena; /* then list pages */
-	uint64_t dma;
+	uint64_t page_dma[PROGRAMS_PAGES]; /* where the controller sees each page of the arena */
 	uint64_t first_lba; /* of the part of namespace 0 that is played on */
 	uint32_t nsid, lba, sgl_max, mdts;
 	uint8_t model[PROGRAMS_MEDIUM];
@@ -41,6 +42,29 @@ static inline int programs_command(struct programs *m, struct nvme_sqe *e)
 			return -1;
 	dev_qp_release(&m->q);
 	return (int)NVME_STATUS(c.cid_status);
+}
+
+/* ctrl_run_fn */
+static inline int programs_run_of(void *arg, uint64_t va, uint64_t bytes, uint64_t dma)
+{
+	struct programs *m = arg;
+	uint64_t first = (va - (uint64_t)(uintptr_t)m->arena) / DEV_PAGE_BYTES;
+
+	for (uint64_t i = 0; i < bytes / DEV_PAGE_BYTES; i++)
+		m->page_dma[first + i] = dma + i * DEV_PAGE_BYTES;
+	return 0;
+}
+
+/* A piece of the arena, page by page: neighbours become one run where the controller sees them so. */
+static inline void programs_add(const struct programs *m, struct dev_dptr *d, uint64_t at, uint64_t bytes)
+{
+	while (bytes) {
+		uint64_t in = at % DEV_PAGE_BYTES, n = DEV_PAGE_BYTES - in < bytes ? DEV_PAGE_BYTES - in : bytes;
+
+		CHECK_EQ(dev_dptr_add(d, m->page_dma[at / DEV_PAGE_BYTES] + in, n), 0);
+		at += n;
+		bytes -= n;
+	}
 }
 
 /* One command over 1 to 5 pieces of the arena, with canaries around each piece of a read. */
@@ -71,7 +95,7 @@ static inline void programs_step(struct programs *m)
 			at += check_random(&m->seed) % 2 && n % 4096 == 0 && left == n ? 512 : 0;
 		piece[n_pieces].at = at;
 		piece[n_pieces++].bytes = n;
-		CHECK_EQ(dev_dptr_add(&d, m->dma + at, n), 0);
+		programs_add(m, &d, at, n);
 		at += n;
 		used += n;
 	}
@@ -110,7 +134,7 @@ static inline void programs_medium(struct programs *m, int load)
 		struct dev_dptr d;
 
 		dev_dptr_begin(&d, &m->list, m->sgl_max);
-		CHECK_EQ(dev_dptr_add(&d, m->dma, m->mdts), 0);
+		programs_add(m, &d, 0, m->mdts);
 		dev_dptr_finish(&d, &e);
 		CHECK_EQ(programs_command(m, &e), 0);
 		if (load)
@@ -134,11 +158,11 @@ static inline void programs_run(struct programs *m, const struct ctrl_ops *ops, 
 	m->ops = ops;
 	m->c = c;
 	m->arena = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	CHECK_EQ(ops->mem_map(c, m->arena, bytes, &m->dma, NULL), 0);
+	CHECK_EQ(ctrl_mem_map_runs(ops, c, m->arena, bytes, NULL, programs_run_of, m), 0);
 	m->list.n_pages = 2;
 	for (uint32_t i = 0; i < 2; i++) {
 		m->list.page[i] = (uint64_t *)(void *)(m->arena + PROGRAMS_ARENA + i * DEV_PAGE_BYTES);
-		m->list.dma[i] = m->dma + PROGRAMS_ARENA + i * DEV_PAGE_BYTES;
+		m->list.dma[i] = m->page_dma[PROGRAMS_ARENA / DEV_PAGE_BYTES + i];
 	}
 	m->nsid = info.ns[0].nsid;
 	m->lba = info.ns[0].lba_bytes;
