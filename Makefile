@@ -296,7 +296,7 @@ NVME_BOOTS =
 NVME_READY = $(shell command -v qemu-system-x86_64 > /dev/null && command -v busybox > /dev/null && echo yes)
 NVME_PROGRAMS = $(addprefix $(NVME)/,test_drive test_kmod tutti)
 test-nvme: $(if $(NVME_READY),$(NVME_PROGRAMS) $(KMODS)) ## QEMU's NVMe drives, in a guest (deps-install nvme)
-	@BUILD=$(BUILD) NVME_APPEND='$(NVME_APPEND)' NVME_PARTS='$(NVME_PARTS)' tools/nvme-guest/run $(NVME) $(NVME_BOOTS)
+	@BUILD=$(BUILD) tools/nvme-guest/run $(NVME) $(NVME_BOOTS)
 
 fuzz-kmod: ## a minute of random calls to the kernel module, in a guest, with an IOMMU that translates and without
 	@$(MAKE) --no-print-directory test-nvme NVME_BOOTS='translating none' NVME_APPEND=seconds=60 NVME_PARTS=30-pnvme
