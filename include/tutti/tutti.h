@@ -106,6 +106,11 @@ int tutti_ns_at(struct tutti_store *s, uint32_t i, struct tutti_ns **out);
 int tutti_ns_get_info(struct tutti_ns *ns, struct tutti_ns_info *out);
 /* Empties it at once (durably); space comes back as it is needed. -EBUSY: leases or reservations are out. */
 int tutti_ns_clear(struct tutti_ns *ns);
+/*
+ * Empties it and takes it out of the pool's table (which has room for 64), durably; ns is then gone, and no other call
+ * may be using it. Lanes that have it open find nothing more in it. Errors as of tutti_ns_clear.
+ */
+int tutti_ns_remove(struct tutti_ns *ns);
 /* Calls fn for each committed block, in no order, until it returns non-zero (which is returned). fn must not call back.
  */
 typedef int (*tutti_block_fn)(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth,

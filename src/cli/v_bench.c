@@ -50,9 +50,7 @@ static const struct cli_option bench_options[] = {
     {"prp", 0, CLI_FLAG, AT(prp), NULL, NULL, 0, 0, "Describe memory to the controller by PRP lists instead of SGL."},
     {"no-verify", 0, CLI_FLAG, AT(no_verify), NULL, NULL, 0, 0, "Checksums are not compared on retrieve."},
     {"pool", 'p', CLI_TEXT, AT(pool), "PATH", NULL, 0, 0,
-     "Use this pool: a namespace of the bench's own in it, which is emptied afterwards and stays in the list of "
-     "'info'. "
-     "Default: a temporary pool."},
+     "Use this pool (in a namespace of its own, removed afterwards). Default: a temporary one."},
     {"dir", 'd', CLI_TEXT, AT(dir), "FOLDER", NULL, 0, 0, "Where the temporary pool goes. Default: $TMPDIR or /tmp."},
     {"no-ceiling", 0, CLI_FLAG, AT(no_ceiling), NULL, NULL, 0, 0,
      "Don't measure what the disk itself gives (about 5 s, and 512 MiB beside the pool)."},
@@ -169,6 +167,7 @@ static int bench_open(struct bench *b, const char *const *paths)
 static int bench_close(struct bench *b)
 {
 	int lane = b->lane ? tutti_lane_close(b->lane) : 0;
+	int removed = b->ns && b->a->pool && lane != -ENOTRECOVERABLE ? tutti_ns_remove(b->ns) : 0;
 	int store = b->store ? tutti_store_close(b->store) : 0;
 
 	if (lane != -ENOTRECOVERABLE)
@@ -176,7 +175,7 @@ static int bench_close(struct bench *b)
 	free(b->keys);
 	free(b->blocks);
 	free(b->blob);
-	return lane ? lane : store;
+	return lane ? lane : removed ? removed : store;
 }
 
 /* ---- a round ---- */

@@ -319,12 +319,14 @@ const struct cli_verb verb_verify = {
 
 struct clear_args {
 	uint64_t ns;
-	int all;
+	int all, remove;
 };
 static const struct clear_args clear_defaults = {.ns = CLI_NS_DEFAULT};
 static const struct cli_option clear_options[] = {
     {"namespace", 'n', CLI_COUNT, offsetof(struct clear_args, ns), "N", NULL, 0, UINT32_MAX, "Empty this namespace."},
     {"all", 'a', CLI_FLAG, offsetof(struct clear_args, all), NULL, NULL, 0, 0, "Empty every namespace."},
+    {"remove", 0, CLI_FLAG, offsetof(struct clear_args, remove), NULL, NULL, 0, 0,
+     "Also take it out of the pool's list, which has room for 64 namespaces."},
 };
 
 static int run_clear(const struct cli_call *call)
@@ -344,14 +346,15 @@ static int run_clear(const struct cli_call *call)
 	first = a->all ? 0 : a->ns;
 	last = a->all ? info.n_namespaces : a->ns + 1;
 	for (uint64_t i = first; i < last && status == CLI_DONE; i++) {
-		struct tutti_ns *ns = cli_pool_ns(call, s, i, &status);
+		/* Those behind a removed one move up. */
+		struct tutti_ns *ns = cli_pool_ns(call, s, a->remove ? first : i, &status);
 		struct tutti_ns_info n;
 
 		if (!ns)
 			break;
 		result = tutti_ns_get_info(ns, &n);
 		if (!result)
-			result = tutti_ns_clear(ns);
+			result = a->remove ? tutti_ns_remove(ns) : tutti_ns_clear(ns);
 		if (result)
 			status = cli_fail(call, result, "clearing");
 		else
@@ -361,8 +364,8 @@ static int run_clear(const struct cli_call *call)
 		cli_print_json(
 		    json_pack("{s:o, s:o}", "namespaces", cli_json_u64(last - first), "blocks", cli_json_u64(dropped)));
 	else if (status == CLI_DONE)
-		printf("%" PRIu64 " namespace%s emptied, %" PRIu64 " blocks\n", last - first,
-		       last - first == 1 ? "" : "s", dropped);
+		printf("%" PRIu64 " namespace%s %s, %" PRIu64 " blocks\n", last - first, last - first == 1 ? "" : "s",
+		       a->remove ? "removed" : "emptied", dropped);
 	return cli_pool_close(call, s, status);
 }
 
@@ -371,8 +374,8 @@ const struct cli_verb verb_clear = {
     .operands = "POOL...",
     .summary = "Empty a namespace, or all of them.",
     .description =
-        "Empties a namespace at once, durably; its space comes back as it is needed. The pool's size and its other "
-                   "namespaces stay as they are.",
+        "Empties a namespace at once, durably; its space comes back as it is needed. With --remove it also leaves the "
+        "list of namespaces. The pool's size and its other namespaces stay as they are.",
     .example = "tutti clear --namespace 0 /var/cache/kv.pool",
     .options = clear_options,
     .n_options = sizeof(clear_options) / sizeof(clear_options[0]),

@@ -169,17 +169,21 @@ int tutti_store_info(struct tutti_store *s, struct tutti_pool_info *out)
 /* The public handle of a namespace; made once. Under the lock. */
 static int handle(struct tutti_store *s, struct store_ns *ns, struct tutti_ns **out)
 {
+	struct tutti_ns *unused = NULL;
+
 	for (uint32_t i = 0; i < s->n_ns; i++) {
 		if (s->ns[i].ns == ns) {
 			*out = &s->ns[i];
 			return 0;
 		}
+		if (!s->ns[i].ns) /* its namespace was removed */
+			unused = &s->ns[i];
 	}
-	if (s->n_ns == STORE_NAMESPACES_MAX)
+	if (!unused && s->n_ns == STORE_NAMESPACES_MAX)
 		return err_set(-ENOSPC, "more than %u namespaces", STORE_NAMESPACES_MAX);
-	s->ns[s->n_ns].store = s;
-	s->ns[s->n_ns].ns = ns;
-	*out = &s->ns[s->n_ns++];
+	*out = unused ? unused : &s->ns[s->n_ns++];
+	(*out)->store = s;
+	(*out)->ns = ns;
 	return 0;
 }
 
@@ -231,6 +235,20 @@ int tutti_ns_clear(struct tutti_ns *ns)
 		return err_set(-EINVAL, "tutti_ns_clear: NULL");
 	pthread_mutex_lock(&ns->store->lock);
 	rc = store_ns_clear(ns->ns);
+	pthread_mutex_unlock(&ns->store->lock);
+	return rc;
+}
+
+int tutti_ns_remove(struct tutti_ns *ns)
+{
+	int rc;
+
+	if (!ns)
+		return err_set(-EINVAL, "tutti_ns_remove: NULL");
+	pthread_mutex_lock(&ns->store->lock);
+	rc = ns->ns ? store_ns_remove(ns->ns) : err_set(-EINVAL, "tutti_ns_remove: it is removed already");
+	if (!rc)
+		ns->ns = NULL;
 	pthread_mutex_unlock(&ns->store->lock);
 	return rc;
 }

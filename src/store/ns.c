@@ -101,14 +101,16 @@ int store_ns_make(struct store *s, uint32_t number, const struct wire_ns *w, str
 }
 
 /* A number of its own for each (pool, namespace, time of making): headers of an earlier pool on the same disk, or of a
- * namespace whose record was lost, are foreign. */
+ * namespace whose record was lost or removed, are foreign. next_sequence tells apart what one epoch made and removed:
+ * without a reservation in between there are no blocks to be confused. */
 static uint64_t first_generation(const struct store *s, const struct tutti_key *digest)
 {
-	uint8_t all[16 + TUTTI_KEY_BYTES + 8];
+	uint8_t all[16 + TUTTI_KEY_BYTES + 16];
 
 	memcpy(all, s->super.uuid, 16);
 	memcpy(all + 16, digest->b, TUTTI_KEY_BYTES);
 	memcpy(all + 16 + TUTTI_KEY_BYTES, &s->super.epoch, 8);
+	memcpy(all + 16 + TUTTI_KEY_BYTES + 8, &s->next_sequence, 8);
 	return (hash_xxh3(all, sizeof(all)) >> 1 & ~0xffffffull) | 1;
 }
 
@@ -147,7 +149,7 @@ static int ns_create(struct store *s, const struct tutti_ns_spec *spec, const ui
 	while (i < STORE_NAMESPACES_MAX && s->ns[i])
 		i++;
 	if (i == STORE_NAMESPACES_MAX)
-		return err_set(-ENOSPC, "the pool has its %u namespaces already: format another pool",
+		return err_set(-ENOSPC, "the pool has its %u namespaces already: remove one, or format another pool",
 		               STORE_NAMESPACES_MAX);
 	memcpy(w.digest, digest->b, sizeof(w.digest));
 	memcpy(w.record, record, bytes);
@@ -287,6 +289,21 @@ int store_ns_clear(struct store_ns *ns)
 	ns->generation++;
 	store_ns_empty(ns);
 	return store_table_write_ns(ns);
+}
+
+int store_ns_remove(struct store_ns *ns)
+{
+	struct store *s = ns->s;
+	int r = store_ns_clear(ns);
+
+	/* A wipe that is cut short leaves a record of an empty namespace, or none. */
+	if (!r)
+		r = store_table_wipe_ns(ns);
+	if (r)
+		return r;
+	s->ns[ns->number] = NULL;
+	store_ns_free(ns);
+	return 0;
 }
 
 int store_ns_each(struct store_ns *ns,

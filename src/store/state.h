@@ -194,6 +194,8 @@ int store_super_write(struct store *s);
 int store_table_format(const struct store_media *m, const struct wire_super *super, int prewritten);
 int store_table_read(struct store *s);
 int store_table_write_ns(struct store_ns *ns);
+/* Zeros, durably, over both copies of the record. */
+int store_table_wipe_ns(struct store_ns *ns);
 int store_table_write_segment(struct store *s, uint32_t segment);
 /* After open: writes again what had a damaged copy. A failure is logged; the other copy is there. */
 void store_table_heal(struct store *s);

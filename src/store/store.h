@@ -124,6 +124,8 @@ uint64_t store_ns_generation(const struct store_ns *ns);
 /* Addresses for one rank. */
 void store_ns_geom(const struct store_ns *ns, uint32_t rank, struct geom *out);
 int store_ns_clear(struct store_ns *ns);
+/* Clears it and takes its record away, durably; ns is then freed. Its number may be another's later. */
+int store_ns_remove(struct store_ns *ns);
 int store_ns_each(struct store_ns *ns,
                   int (*fn)(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth,
                             uint32_t slot),

@@ -216,6 +216,18 @@ int store_table_write_ns(struct store_ns *ns)
 	return r;
 }
 
+int store_table_wipe_ns(struct store_ns *ns)
+{
+	struct store *s = ns->s;
+	uint64_t offset = s->super.ns_start_bytes + 2ull * ns->number * WIRE_PAGE_BYTES;
+	int r = 0;
+
+	memset(s->page, 0, WIRE_PAGE_BYTES);
+	for (int i = 0; !r && i < 2; i++)
+		r = store_io_write(&s->media, 0, offset + (uint64_t)i * WIRE_PAGE_BYTES, s->page, WIRE_PAGE_BYTES);
+	return r ? r : store_io_flush(&s->media, 0);
+}
+
 int store_table_write_segment(struct store *s, uint32_t segment)
 {
 	struct segment *g = &s->segments[segment];

@@ -116,6 +116,78 @@ static void clear_empties_for_good(void)
 	done();
 }
 
+static void a_removed_namespace_is_gone(void)
+{
+	struct tutti_key k[40];
+	struct tutti_pool_info p;
+	struct tutti_lease lease;
+	struct store_ns *none;
+	uint64_t generation;
+	size_t m;
+
+	simple_pool();
+	chain_keys(k, 1, 40);
+	CHECK_EQ(commit(NULL, k, 40, 1), 40);
+	generation = store_ns_generation(ns);
+	CHECK_EQ(store_lookup(ns, k, 40, 1000000, &m, &lease), 0);
+	CHECK_EQ(store_ns_remove(ns), -EBUSY);
+	CHECK_EQ(store_release(ns, &lease, 0), 0);
+	CHECK_EQ(store_ns_remove(ns), 0);
+	CHECK_EQ(store_check(store), 0);
+	CHECK_EQ(store_ns_at(store, 0, &none), -ENOENT);
+	store_info(store, &p);
+	CHECK(p.n_namespaces == 0 && p.segments_free == p.segments);
+	/* The same again, in the same epoch: another namespace, and after a crash nothing of the old one is in it. */
+	ns_open("m", 1, 4096, 1);
+	CHECK(store_ns_generation(ns) != generation && matched(k, 40) == 0);
+	CHECK_EQ(commit(NULL, k, 20, 1), 20);
+	reopen(0);
+	CHECK_EQ(store_ns_at(store, 0, &ns), 0);
+	CHECK_EQ(matched(k, 40), 20);
+	CHECK_EQ(store_ns_remove(ns), 0);
+	for (int clean = 1; clean >= 0; clean--) {
+		reopen(clean);
+		store_info(store, &p);
+		CHECK(p.n_namespaces == 0 && p.segments_free == p.segments && p.damaged_records == 0);
+	}
+	for (uint32_t i = 0; i < 2 * STORE_NAMESPACES_MAX; i++) {
+		ns_open(i % 2 ? "a" : "b", 1, 4096, 1);
+		CHECK_EQ(store_ns_remove(ns), 0);
+	}
+	done();
+}
+
+/* Cut short at any write or flush it leaves the namespace as it was, or empty, or gone: never a part of it. */
+static void a_removal_that_is_cut_short(void)
+{
+	struct tutti_key k[10];
+	uint32_t steps = 7; /* clear: two copies, each flushed; then both wiped, and flushed */
+
+	for (uint32_t at = 0; at <= steps; at++) {
+		struct tutti_pool_info p;
+		size_t n;
+
+		simple_pool();
+		chain_keys(k, 1, 10);
+		CHECK_EQ(commit(NULL, k, 10, 1), 10);
+		ram.fault = RAM_STOP;
+		ram.fault_at = ram.n_io + at;
+		CHECK(!store_ns_remove(ns) == (at == steps));
+		ram.fault = RAM_OK;
+		ram.stopped = 0;
+		reopen(0);
+		store_info(store, &p);
+		CHECK_EQ(p.damaged_records, 0);
+		CHECK(p.n_namespaces == 1 || at >= 6);
+		if (p.n_namespaces) {
+			CHECK_EQ(store_ns_at(store, 0, &ns), 0);
+			n = matched(k, 10);
+			CHECK(n == 0 || (n == 10 && at == 0));
+		}
+		done();
+	}
+}
+
 static void namespaces_share_fairly(void)
 {
 	struct store_ns *a, *b;
@@ -390,6 +462,8 @@ int main(void)
 	CHECK_RUN(format_chooses_sensible_segments);
 	CHECK_RUN(reopen_finds_what_was_there);
 	CHECK_RUN(clear_empties_for_good);
+	CHECK_RUN(a_removed_namespace_is_gone);
+	CHECK_RUN(a_removal_that_is_cut_short);
 	CHECK_RUN(namespaces_share_fairly);
 	CHECK_RUN(old_headers_are_void_when_a_segment_comes_back);
 	CHECK_RUN(the_later_of_two_copies_wins);
