@@ -39,7 +39,7 @@ lib_of = $(foreach l,$(1),$(if $(LIBS_STATIC),-l:lib$(l).a,-l$(l)))
 LIBS = $(call lib_of,uring xxhash crypto) -lpthread -lm $(CUDA_LIBS)
 CLI_LIBS = $(call lib_of,jansson lzma) $(LIBS)
 
-# CUDA=1 (make cuda): the GPU executor is part of the library; the only part that nvcc compiles.
+# CUDA=1 (make cuda): the GPU executor is part of the library; nvcc compiles its kernels alone.
 CUDA =
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(or $(shell command -v nvcc 2> /dev/null),/usr/local/cuda/bin/nvcc))
 NVCC = $(CUDA_HOME)/bin/nvcc
@@ -49,11 +49,11 @@ NVCC_FLAGS = -std=c++17 -O2 -g -lineinfo $(NVCC_ARCH) $(CPPFLAGS) -DTUTTI_CUDA -
 	-Xcompiler -fPIC,-Wall,-Wextra
 ifneq ($(CUDA),)
 CPPFLAGS += -DTUTTI_CUDA -isystem $(CUDA_HOME)/include
-CUDA_OBJ = $(BUILD)/obj/src/exec/cuda.cu.o $(BUILD)/obj/src/map/export.cu.o
+CUDA_OBJ = $(BUILD)/obj/src/exec/io_kernel.cu.o $(BUILD)/obj/src/map/export.cu.o
 CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
 endif
 
-LIB_SRC := $(foreach r,$(ROOMS),$(sort $(wildcard src/$(r)/*.c)))
+LIB_SRC := $(filter-out $(if $(CUDA),,src/exec/gpu%.c),$(foreach r,$(ROOMS),$(sort $(wildcard src/$(r)/*.c))))
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
 TEST_SRC := $(sort $(wildcard test/*/test_*.c))
 SUPPORT_SRC := $(filter-out $(TEST_SRC) test/fuzz/% test/soak/%,$(sort $(wildcard test/*/*.c)))
@@ -114,7 +114,7 @@ $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	@$(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
--include $(BUILD)/obj/src/exec/cuda.cu.d $(BUILD)/obj/src/map/export.cu.d
+-include $(BUILD)/obj/src/exec/io_kernel.cu.d $(BUILD)/obj/src/map/export.cu.d
 
 # Archives are made anew (an object whose source is gone must not stay), by appending: two rooms may have a header.c.
 define archive

@@ -199,8 +199,9 @@ int tutti_wait_layer(struct tutti_plan *p, uint32_t layer, uint64_t deadline_ns)
 /*
  * The same on the GPU: `stream` (a CUstream or cudaStream_t) goes on when the layer is done; the caller does not wait.
  * In every outcome: ask tutti_wait_layer or tutti_plan_failed whether all blocks are good before the result is used.
- * Not while the stream is captured into a graph. Any thread. -ENOTSUP: the lane's executor is not the GPU, or its
- * driver has no stream memory operations. After tutti_plan_finish such waits remain satisfied.
+ * Any thread. After tutti_plan_finish such waits remain satisfied. -ENOTSUP: the lane's executor is not the GPU, or its
+ * driver has no stream memory operations. -EBUSY: the stream is being captured into a CUDA graph, which would wait for
+ * nothing when it is launched again: call this between graphs. Both leave the stream as it was.
  */
 int tutti_wait_layer_stream(struct tutti_plan *p, uint32_t layer, void *stream);
 /*
@@ -209,6 +210,14 @@ int tutti_wait_layer_stream(struct tutti_plan *p, uint32_t layer, void *stream);
  * published) and later calls return -ECANCELED. Layers may come in any order, each once.
  */
 int tutti_store_layer(struct tutti_plan *p, uint32_t layer);
+/*
+ * The same on the GPU, called before the layer is computed to its end: the store begins when `stream` (a CUstream or
+ * cudaStream_t) has done all that it holds now. The caller does not wait, nor does any thread; nor does an I/O kernel,
+ * whose stream the GPU holds back. A stream that does not get there by the kernel's deadline fails the store. The lane
+ * must not be closed before the stream has. -ENOTSUP (nothing is dropped): the lane's executor is not the GPU. -EBUSY:
+ * the stream is being captured into a CUDA graph; this plan is dropped, as for any other failure.
+ */
+int tutti_store_layer_stream(struct tutti_plan *p, uint32_t layer, void *stream);
 /*
  * Waits (to deadline_ns, absolute) for everything issued, writes the headers of a store whose layers are all there,
  * and fills the completion blob (NULL: not wanted). Frees the plan on every result but -ETIMEDOUT and
@@ -228,6 +237,16 @@ int tutti_move(struct tutti_ns *ns, struct tutti_lane *l, const struct tutti_lea
 int tutti_plan_poll(struct tutti_plan *p);
 /* Result of block i of the plan so far: 0, or why it failed. */
 int tutti_plan_failed(struct tutti_plan *p, size_t i);
+
+/*
+ * A stream for the engine's compute on the SMs that lanes of io_sms SMs leave (0: of the least SMs), so that I/O
+ * kernels start at once however busy the GPU is: *stream is a CUstream, the caller's to destroy; *sms says on how many
+ * it runs. Of the calling thread's current device, and before I/O is in flight: it may have to make the two domains
+ * (green contexts), which lanes of that many SMs then use, and which the process keeps. priority as
+ * cudaStreamCreateWithPriority has it, 0: the lowest. -ENOTSUP: no GPU, no CUDA in this build, or a driver without
+ * green contexts.
+ */
+int tutti_compute_stream(uint32_t io_sms, int priority, void **stream, uint32_t *sms);
 
 /* ---- 6. keeping it sound ---- */
 

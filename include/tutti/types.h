@@ -207,6 +207,9 @@ struct tutti_lane_info {
 	int registered;      /* KV memory is registered with the kernel */
 	int sgl;
 	char why[160];       /* what makes it slower than it could be; empty: nothing */
+	uint64_t
+	    accel_bytes; /* of the accelerator's memory that this lane holds, beyond the registered KV; its driver's
+	                       * own needs are not in it */
 };
 
 #ifdef __cplusplus

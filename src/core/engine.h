@@ -26,6 +26,7 @@ struct engine_opts {
 	uint32_t queue_depth;
 	uint32_t ring_depth;   /* power of two */
 	uint64_t bounce_bytes; /* of all blocks together; 0: none, and no plans then */
+	uint64_t command_bytes; /* what the largest command moves, a multiple of 4096; 0: the controller's limit */
 	uint32_t n_devs;
 	/* Of each device: the bytes of it that commands may touch. */
 	uint64_t first_byte[TUTTI_DEVICES_MAX], end_byte[TUTTI_DEVICES_MAX];
@@ -40,17 +41,15 @@ struct ring *engine_ring(struct engine *e);
 /* Registers memory for direct transfers. Before the first launch. *registered: with the kernel too. */
 int engine_map(struct engine *e, void *va, uint64_t bytes, int *registered);
 /*
- * Issues IOCBs to a stream and launches the kernel. Fills in their deadlines. `event` (may be NULL): start when it
- * reaches event_value. done (may be NULL): called on an executor thread when the kernel has ended. -EAGAIN: queue full,
- * nothing was issued. -ENOTRECOVERABLE: the engine is dead.
+ * Issues IOCBs to a stream and launches the kernel, which starts when all of their events are there. Fills in their
+ * deadlines. done (may be NULL): called on an executor thread when the kernel has ended. -EAGAIN: queue full, nothing
+ * was issued. -ENOTRECOVERABLE: the engine is dead.
  */
 struct engine_launch {
 	struct wire_iocb *const *iocbs;
 	uint32_t n; /* at most DEV_STEPS_MAX */
 	uint32_t stream;
 	uint64_t deadline_ns; /* absolute */
-	const uint32_t *event;
-	uint32_t event_value;
 	void (*done)(void *arg);
 	void *done_arg;
 };
@@ -70,7 +69,14 @@ int engine_room_get(struct engine *e, uint64_t shared_bytes, uint64_t near_bytes
 void engine_room_put(struct engine *e, const struct engine_room *room);
 /* Before kernels that are launched later. shared NULL: zeros. */
 int engine_copy_in(struct engine *e, uint32_t stream, void *near, const void *shared, uint64_t bytes);
-/* The caller's stream waits, on the accelerator, until the IOCB is done. -ENOTSUP. */
+/* Bytes of the accelerator's memory that this engine holds. */
+uint64_t engine_near_bytes(const struct engine *e);
+/*
+ * The IOCB, not issued yet, waits for all that the caller's stream holds now, or (not NULL) for the caller's event; on
+ * the accelerator, where nobody is in the way. -ENOTSUP, -EBUSY: the stream is being captured.
+ */
+int engine_stream_hold(struct engine *e, struct wire_iocb *io, void *stream, void *event);
+/* The caller's stream waits, on the accelerator, until the IOCB is done. -ENOTSUP, -EBUSY likewise. */
 int engine_stream_wait(struct engine *e, uint32_t iocb, void *stream);
 /* Makes all running kernels give up (their steps fail with -ECANCELED). */
 void engine_abort(struct engine *e);

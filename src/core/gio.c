@@ -189,8 +189,6 @@ int gio_issue_io(struct gio *g, const uint32_t *ids, uint32_t n, uint32_t sms)
 		}
 	}
 	if (!rc) {
-		go.event = (const uint32_t *)(uintptr_t)iocbs[0]->event;
-		go.event_value = iocbs[0]->event_value;
 		go.deadline_ns = g->deadline_ns > UINT64_MAX - now ? UINT64_MAX : now + g->deadline_ns;
 		rc = engine_launch(g->engine, &go);
 	}

@@ -58,6 +58,14 @@ static int engine_cuda(struct tutti_lane *l)
 	return engine_new(&l->engine_opts, &l->engine);
 }
 
+/* The largest command that a plan needs: a layer of a whole set, or the set's headers. */
+static uint64_t command_bytes(const struct geom *g)
+{
+	uint64_t layer = g->objects_per_layer * g->pitch_bytes;
+
+	return g->g * (layer > g->header_bytes ? layer : g->header_bytes);
+}
+
 static int open_engine(struct tutti_lane *l, const struct tutti_lane_opts *o)
 {
 	struct engine_opts *eo = &l->engine_opts;
@@ -67,6 +75,7 @@ static int open_engine(struct tutti_lane *l, const struct tutti_lane_opts *o)
 	eo->blocks = l->sms;
 	eo->queue_depth = l->queue_depth;
 	eo->bounce_bytes = o->bounce_bytes ? o->bounce_bytes : BOUNCE_DEFAULT;
+	eo->command_bytes = command_bytes(g);
 	eo->n_devs = l->pool.n_dev;
 	for (eo->ring_depth = 4096; eo->ring_depth < l->writes.sched.room + 4096; eo->ring_depth *= 2)
 		;
@@ -342,6 +351,7 @@ int tutti_lane_get_info(struct tutti_lane *l, struct tutti_lane_info *out)
 	memset(out, 0, sizeof(*out));
 	snprintf(out->controller, sizeof(out->controller), "%s", l->pool.info.model);
 	snprintf(out->executor, sizeof(out->executor), "%s", engine_executor(l->engine));
+	out->accel_bytes = engine_near_bytes(l->engine);
 	out->sms = l->sms;
 	out->queue_depth = l->queue_depth;
 	out->mdts_bytes = l->pool.info.mdts_bytes;

@@ -303,7 +303,8 @@ static int drop(struct tutti_plan *p, int rc)
 	return rc;
 }
 
-int tutti_store_layer(struct tutti_plan *p, uint32_t layer)
+/* held: not before what `stream` holds now. */
+static int store_layer(struct tutti_plan *p, uint32_t layer, int held, void *stream)
 {
 	struct wire_iocb *iocbs[2];
 	uint32_t n = 0, wipe;
@@ -312,7 +313,7 @@ int tutti_store_layer(struct tutti_plan *p, uint32_t layer)
 
 	if (!p || p->dev.op != WIRE_WRITE || layer >= p->dev.geom.layers || p->iocb[layer] != PLAN_NO_IOCB ||
 	    p->commit_issued)
-		return err_set(-EINVAL, "tutti_store_layer: not a store plan, no such layer, or stored already");
+		return err_set(-EINVAL, "store of a layer: not a store plan, no such layer, or stored already");
 	if (p->dropped)
 		return err_set(-ECANCELED, "this store was dropped");
 	wipe = plan_first_step(p);
@@ -321,6 +322,8 @@ int tutti_store_layer(struct tutti_plan *p, uint32_t layer)
 		rc = step_iocb(p, wipe, WIRE_STEP_INVALIDATE, &iocbs[n++]);
 	if (!rc)
 		rc = step_iocb(p, layer, layer, &iocbs[n++]);
+	if (!rc && held)
+		rc = engine_stream_hold(p->lane->engine, iocbs[n - 1], stream, NULL);
 	if (!rc)
 		rc = write_queue_add(p->lane, p, iocbs, n);
 	if (rc) {
@@ -331,6 +334,18 @@ int tutti_store_layer(struct tutti_plan *p, uint32_t layer)
 	}
 	p->layers_issued++;
 	return 0;
+}
+
+int tutti_store_layer(struct tutti_plan *p, uint32_t layer) { return store_layer(p, layer, 0, NULL); }
+
+int tutti_store_layer_stream(struct tutti_plan *p, uint32_t layer, void *stream)
+{
+	if (p && !engine_remote(p->lane->engine))
+		return err_set(-ENOTSUP,
+		               "tutti_store_layer_stream: %s run the I/O, which know no streams; use "
+		                         "tutti_store_layer once the layer is computed",
+		               engine_executor(p->lane->engine));
+	return store_layer(p, layer, 1, stream);
 }
 
 /* ---- wait and report ---- */

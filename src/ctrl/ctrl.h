@@ -126,7 +126,8 @@ struct ctrl_ops {
 	void (*awake)(struct ctrl *c, int by);
 	/*
 	 * From now on reads move no data: their completions name its address in the medium (dw0, dw1), and who asked
-	 * gets it there. *p, *bytes: the medium of namespace i. NULL: can't.
+	 * gets it there. A write whose data pointer is its own place in the medium (mapped with mem_map) moves none
+	 * either. *p, *bytes: the medium of namespace i. NULL: can't.
 	 */
 	int (*medium)(struct ctrl *c, uint32_t i, void **p, uint64_t *bytes);
 	/* NULL: it has none. */

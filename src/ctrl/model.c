@@ -2,10 +2,10 @@
  * model.c - a controller whose medium is RAM and whose speed is a data sheet's (model_time.h).
  *
  * A target is memory of its own ("ram:SIZE") or a file that is mapped, so that a file on tmpfs persists. Data is copied
- * by the service thread when a command arrives (or, in place, not at all: the completion of a read then names the
- * medium's address, for an I/O kernel that pulls); its completion is posted when the model says so. FLUSH takes
- * the time of a write and does nothing: the medium is what it is. A mapped file must have its blocks: a hole on
- * a full file system ends the process (SIGBUS).
+ * by the service thread when a command arrives (or, in place, not at all: the completion of a read names the
+ * medium's address, for an I/O kernel that pulls, and a write finds its data there); its completion is posted when the
+ * model says so. FLUSH takes the time of a write and does nothing: the medium is what it is. A mapped file must have
+ * its blocks: a hole on a full file system ends the process (SIGBUS).
  */
 #include "ctrl/model_time.h"
 #include "ctrl/soft_int.h"
@@ -109,6 +109,12 @@ static int model_open(void *arg, const struct ctrl_opts *opts, struct ctrl_count
 	return 0;
 }
 
+/* In place, who writes puts the data there, and then says so. */
+static int is_there(const struct ctrl_io *io, const char *at)
+{
+	return io->n_iov == 1 && io->iov[0].iov_base == at;
+}
+
 static void model_submit(void *self, struct ctrl_io *io)
 {
 	struct model *m = self;
@@ -126,7 +132,7 @@ static void model_submit(void *self, struct ctrl_io *io)
 		io->result = (uint64_t)(uintptr_t)at;
 	else if (io->opcode == NVME_CMD_READ)
 		ctrl_io_scatter(io, at);
-	else if (io->opcode == NVME_CMD_WRITE)
+	else if (io->opcode == NVME_CMD_WRITE && !is_there(io, at))
 		ctrl_io_gather(io, at);
 }
 

@@ -31,6 +31,7 @@ PORT_FN void dev_cmd_end(struct dev_block *b, struct dev_cmd *c)
 PORT_FN void dev_cmd_done(struct dev_block *b, struct dev_cmd *c, int32_t status, uint64_t medium)
 {
 	struct dev_step *s = &b->steps[c->span.step];
+	int direct = c->bounce == DEV_NONE && !c->medium;
 
 	c->busy = DEV_CMD_OURS;
 	c->work = DEV_WORK_NONE;
@@ -39,7 +40,7 @@ PORT_FN void dev_cmd_done(struct dev_block *b, struct dev_cmd *c, int32_t status
 		dev_cmd_failed(b, s, c, status);
 	else if (c->kind == DEV_CMD_HEADER_READ)
 		c->work = DEV_WORK_HEADERS_IN;
-	else if (c->kind == DEV_CMD_DATA && c->bounce == DEV_NONE)
+	else if (c->kind == DEV_CMD_DATA && direct)
 		c->work = DEV_WORK_SUM;
 	else if (c->kind == DEV_CMD_DATA && s->plan->op == WIRE_READ)
 		c->work = DEV_WORK_IN;

@@ -132,6 +132,12 @@ PORT_FN int dev_reap(struct dev_block *b)
 	return n;
 }
 
+/* Does the step compare sums before it is done? */
+PORT_FN int dev_step_verifies(const struct dev_step *s)
+{
+	return dev_step_is_layer(s) && s->plan->op == WIRE_READ && (s->plan->flags & DEV_PLAN_VERIFY);
+}
+
 /* Signals the steps at the front that are done. Returns 1 if one was. */
 PORT_FN int dev_advance(struct dev_block *b)
 {
@@ -142,8 +148,7 @@ PORT_FN int dev_advance(struct dev_block *b)
 
 		if (!s->issued || s->pending)
 			break;
-		if (dev_step_is_layer(s) && s->plan->op == WIRE_READ && (s->plan->flags & DEV_PLAN_VERIFY) &&
-		    !dev_verify(b, s))
+		if (dev_step_verifies(s) && !dev_verify(b, s))
 			break;
 		dev_step_signal(b, s);
 		b->first_open++;
@@ -197,8 +202,8 @@ PORT_FN int dev_wait(struct dev_block *b, uint64_t deadline_ns)
  * The kernel's body for one thread block: serves the steps that were loaded. No command is made behind the deadline,
  * however late the kernel started and however busy it is: a lease ends soon after it, and then the slots may be
  * another's. 0: all steps were signalled. -ETIMEDOUT, -ECANCELED (abort word), -EPROTO: steps from b->first_open on
- * were not; commands may still be in flight, so the caller resets the queue pairs, then calls dev_io_fail_rest. Nothing
- * is reported as failed before that.
+ * were not; commands may still be in flight, so the caller resets the queue pairs, then calls dev_io_fail_rest and
+ * dev_block_reset. Nothing is reported as failed before that.
  */
 PORT_FN int dev_io_serve(struct dev_block *b)
 {
@@ -257,14 +262,51 @@ PORT_FN void dev_block_reset(struct dev_block *b)
 	}
 }
 
-/* Signals the steps that dev_io_run left, with `status` for every entry of this block's share that has no result yet.
+PORT_FN void dev_span_fail(struct dev_step *s, const struct dev_span *span, int32_t status)
+{
+	for (uint32_t e = span->pos; e < span->pos + span->n; e++)
+		dev_entry_fail(s, dev_span_entry(s, span, e), status);
+}
+
+/*
+ * Of a step that dev_io_serve left: entries that a command is out for, or waits to be tried again, or was not made yet,
+ * fail. All others are whole, but for what dev_step_verify finds.
+ */
+PORT_FN void dev_step_fail_open(struct dev_block *b, uint32_t index, int32_t status)
+{
+	struct dev_step *s = &b->steps[index];
+
+	for (uint32_t i = 0; i < b->n_cmds; i++)
+		if (b->cmds[i].busy && b->cmds[i].span.step == index)
+			dev_span_fail(s, &b->cmds[i].span, status);
+	for (uint32_t i = 0; i < b->n_retry; i++) {
+		const struct dev_span *r = &b->retry[(b->retry_head + i) % b->n_cmds];
+
+		if (r->step == index)
+			dev_span_fail(s, r, status);
+	}
+	if (b->run.n && b->run.step == index)
+		dev_span_fail(s, &b->run, status);
+	for (uint32_t i = s->issued ? s->hi : s->next; i < s->hi; i++)
+		if (dev_step_takes(s, i))
+			dev_entry_fail(s, i, status);
+}
+
+/*
+ * Signals the steps that dev_io_serve left, with `status` for what it left of them; everything of this block's share
+ * that has no result yet, if that is -ENOTRECOVERABLE. Then dev_block_reset.
  */
 PORT_FN void dev_io_fail_rest(struct dev_block *b, int32_t status)
 {
 	for (; b->first_open < b->n_steps; b->first_open++) {
 		struct dev_step *s = &b->steps[b->first_open];
 
-		for (uint32_t i = s->lo; i < s->hi; i++)
+		if (status != -ENOTRECOVERABLE) {
+			dev_step_fail_open(b, b->first_open, status);
+			if (dev_step_verifies(s))
+				dev_step_verify(s);
+		}
+		for (uint32_t i = s->lo; i < s->hi && status == -ENOTRECOVERABLE; i++)
 			dev_entry_fail(s, i, status);
 		s->status = status; /* also of a block whose share is empty */
 		dev_step_signal(b, s);

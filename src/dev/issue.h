@@ -2,7 +2,8 @@
  * issue.h - makes one NVMe command from the front of a span: as many elements as are contiguous on disk, fit MDTS, and
  * fit the data pointer's list; or a part of one element that is larger than that.
  *
- * Data of a write is on its way to the bounce buffer when the command is made (move.h); it is posted once it is there.
+ * Data of a write is on its way to the bounce buffer, or to its place in the medium, when the command is made (move.h);
+ * it is posted once it is there.
  * This is the only place where commands that move data are built, and so the only place where addresses on the medium
  * are checked against the pool's range.
  */
@@ -112,6 +113,8 @@ PORT_FN int64_t dev_fit_bounce(const struct dev_block *b, const struct dev_step 
 		cut->part_bytes = (uint32_t)bytes;
 	}
 	dev_dptr_begin(d, &c->list, b->sgl_max);
+	if (c->medium)
+		return dev_dptr_add(d, c->medium, bytes) ? -EINVAL : (int64_t)bytes;
 	if (b->bounce_dma)
 		return dev_dptr_add(d, b->bounce_dma + c->bounce * b->bounce_bytes, bytes) ? -EINVAL : (int64_t)bytes;
 	if (dev_add_memory(&b->map, d, (uint64_t)(uintptr_t)dev_bounce_at(b, c), bytes, &added) || added < bytes)
@@ -181,15 +184,23 @@ PORT_FN int dev_issue(struct dev_block *b, struct dev_span *span, int alone)
 	struct dev_step *s = &b->steps[span->step];
 	int layer = dev_step_is_layer(s);
 	int bounce = s->kind != WIRE_STEP_EXPLICIT && (!layer || (s->plan->flags & DEV_PLAN_BOUNCE));
-	struct dev_cmd *c = dev_cmd_take(b, bounce);
 	struct geom_place place;
 	struct dev_dptr d;
 	struct dev_elem at;
+	struct dev_cmd *c;
+	uint64_t medium;
 	struct dev_span *cut;
 	int64_t bytes;
 	uint32_t n_max;
 	int rc = 0;
 
+	if (s->kind != WIRE_STEP_EXPLICIT)
+		place = geom_place(&s->plan->geom, s->plan->entries[span->first].slot);
+	else
+		place.set_slots = 0;
+	at = dev_run_elem(s, span, &place, span->pos);
+	medium = layer && bounce && at.op == WIRE_WRITE ? b->dev[at.dev].medium : 0;
+	c = dev_cmd_take(b, bounce && !medium);
 	if (!c)
 		return 0;
 	cut = &c->span;
@@ -197,12 +208,8 @@ PORT_FN int dev_issue(struct dev_block *b, struct dev_span *span, int alone)
 	cut->part_bytes = 0;
 	c->kind = dev_step_cmd_kind(s);
 	c->alone = (uint8_t)alone;
-	if (s->kind != WIRE_STEP_EXPLICIT)
-		place = geom_place(&s->plan->geom, s->plan->entries[span->first].slot);
-	else
-		place.set_slots = 0;
+	c->medium = medium ? medium + at.offset + span->part_offset : 0;
 	n_max = alone ? 1 : dev_run_contiguous(s, span, &place);
-	at = dev_run_elem(s, span, &place, span->pos);
 	bytes = bounce ? dev_fit_bounce(b, s, &place, n_max, &d, c, cut)
 	               : dev_fit_direct(b, s, &place, n_max, &d, &c->list, cut);
 	rc = bytes > 0 ? dev_cmd_make(b, c, &at, at.offset + span->part_offset, (uint64_t)bytes, &d) : (int)bytes;
@@ -213,7 +220,6 @@ PORT_FN int dev_issue(struct dev_block *b, struct dev_span *span, int alone)
 		return 1;
 	}
 	s->pending++;
-	c->medium = 0;
 	c->work = (uint8_t)(!bounce || at.op != WIRE_WRITE ? DEV_WORK_NONE
 	                    : layer                        ? DEV_WORK_OUT
 	                                                   : DEV_WORK_HEADERS_OUT);

@@ -2,9 +2,9 @@
  * move.h - the work on a command's data that is ours: copying between bounce buffers and the engine's memory, sums,
  * headers.
  *
- * A CPU thread does it on the spot. A thread block of a GPU has warps for it (DEV_MOVERS: exec/cuda.cu): work is handed
- * to them and comes back through dev_work_next, while the thread that runs the I/O loop goes on. Either way the same
- * arithmetic says what belongs where.
+ * A CPU thread does it on the spot. A thread block of a GPU has warps for it (DEV_MOVERS: exec/mover.cuh): work is
+ * handed to them and comes back through dev_work_next, while the thread that runs the I/O loop goes on. Either way the
+ * same arithmetic says what belongs where.
  */
 #ifndef TUTTI_DEV_MOVE_H
 #define TUTTI_DEV_MOVE_H
@@ -243,19 +243,22 @@ PORT_FN void dev_headers_in(struct dev_block *b, struct dev_step *s, const struc
 	}
 }
 
-/* Layer of a retrieve: data and headers are all in. What does not sum up to zero is damaged. */
-PORT_FN void dev_step_verify(struct dev_step *s)
+/* Layer of a retrieve, data and header of the entry are in: what does not sum up to zero is damaged. */
+PORT_FN int dev_entry_differs(const struct dev_step *s, uint32_t entry)
 {
 	const struct dev_plan *p = s->plan;
+	uint64_t diff = 0;
 
-	for (uint32_t i = s->lo; i < s->hi; i++) {
-		uint64_t diff = 0;
+	for (uint32_t o = 0; o < p->geom.objects_per_layer; o++)
+		diff |= dev_sum_get(dev_plan_sum(p, s->kind, entry, o));
+	return diff != 0;
+}
 
-		for (uint32_t o = 0; o < p->geom.objects_per_layer; o++)
-			diff |= dev_sum_get(dev_plan_sum(p, s->kind, i, o));
-		if (diff && !p->results[i])
+PORT_FN void dev_step_verify(struct dev_step *s)
+{
+	for (uint32_t i = s->lo; i < s->hi; i++)
+		if (!s->plan->results[i] && dev_entry_differs(s, i))
 			dev_entry_fail(s, i, -EBADMSG);
-	}
 }
 
 /* ---- who does it ---- */

@@ -74,6 +74,9 @@ struct dev_target {
 	uint32_t rsvd;
 	uint64_t first_byte; /* of the pool on it: the one place where addresses are checked before a command is made */
 	uint64_t end_byte;
+	/* Not 0: device code writes objects straight into the medium, which lies here, and the command follows: this
+	 * stands for the drive's own DMA (model controller, in place). */
+	uint64_t medium;
 };
 
 enum dev_cmd_kind { DEV_CMD_DATA = 1, DEV_CMD_HEADER_READ, DEV_CMD_HEADER_WIPE, DEV_CMD_HEADER_WRITE, DEV_CMD_IOCTX };
@@ -96,7 +99,7 @@ struct dev_span {
 struct dev_cmd {
 	struct dev_span span;
 	struct nvme_sqe sqe; /* made, and posted when its data is where the controller will look */
-	uint64_t medium;     /* in place: where the controller says that the data of a read lies; 0: in the buffer */
+	uint64_t medium;     /* in place: where the data lies; 0: in the buffer. Reads: the controller says so */
 	uint16_t next_free;
 	uint16_t bounce; /* number of the buffer; DEV_NONE: direct */
 	uint16_t qp;
@@ -197,7 +200,7 @@ struct dev_block {
 	struct dev_span *retry; /* ring of failed spans, n_cmds entries */
 	uint32_t retry_head, n_retry;
 	uint32_t rung;           /* bit per queue pair: posted, not rung */
-	struct dev_mover *mover; /* warps that move and sum data for this block (exec/cuda.cu); NULL on the host */
+	struct dev_mover *mover; /* warps that move and sum data for this block (exec/mover.cuh); NULL on the host */
 	struct dev_stats stats;
 };
 

@@ -13,17 +13,24 @@
 struct exec;
 struct dev_block;
 
+/* *word (shared memory) is at least value. */
+struct exec_event {
+	uint32_t *word;
+	uint32_t value;
+};
+
 /* What a kernel is launched with: the ring's entries that it serves. */
 struct exec_job {
 	void (*kernel)(void *arg, uint32_t block, uint32_t n_blocks, uint32_t sq_first, uint32_t count);
 	void *arg;
 	uint32_t sq_first;
 	uint32_t count;
-	/* Start only when *event >= event_value (NULL: at once); given up at event_deadline_ns, then the kernel starts
-	 * anyway and finds its own deadline passed. */
-	const uint32_t *event;
-	uint32_t event_value;
-	uint64_t event_deadline_ns;
+	/* Start only when all of these are there (0: at once); the array is read during the launch alone. */
+	const struct exec_event *events;
+	uint32_t n_events;
+	/* By the watchdog, once, when deadline_ns has passed and the kernel has not ended: raises its events. It then
+	 * starts, if that is what kept it, and finds its deadline passed. */
+	void (*late)(void *arg, uint32_t sq_first, uint32_t count);
 	/*
 	 * Where another processor runs the device code, it is not `kernel` that runs but its own form of dev_io_serve,
 	 * over these (in shared memory, one per thread block). Blocks that gave up have exit_rc set; then `gave_up` is
@@ -76,8 +83,15 @@ struct exec_ops {
 	int (*settle)(struct exec *e, uint32_t stream);
 	/* 1: memory of the accelerator; 0: of the host. */
 	int (*is_near)(const void *p);
-	/* The caller's own stream (a CUstream) goes on when *flag (shared) has reached value. -ENOTSUP. */
+	/* Bytes of near memory that this executor holds. */
+	uint64_t (*near_bytes)(const struct exec *e);
+	/* The caller's own stream (a CUstream) goes on when *flag (shared) has reached value. -ENOTSUP; -EBUSY: it is
+	 * being captured into a graph. */
 	int (*stream_wait)(struct exec *e, void *stream, uint32_t *flag, uint32_t value);
+	/* *flag (shared) becomes value when the caller's stream has done what it holds now. Likewise. */
+	int (*stream_write)(struct exec *e, void *stream, uint32_t *flag, uint32_t value);
+	/* The same, when the caller's event (a CUevent that was recorded) is over. */
+	int (*event_write)(struct exec *e, void *event, uint32_t *flag, uint32_t value);
 	/* "cuda, 2 SMs, green context" */
 	const char *(*describe)(struct exec *e);
 };
@@ -87,5 +101,7 @@ extern const struct exec_ops exec_host;
 /* The CUDA executor, NULL in a build without it. exec_cuda_probe: 0 and what it found, or -errno and why not. */
 const struct exec_ops *exec_cuda(void);
 int exec_cuda_probe(char *text, uint32_t text_bytes);
+/* A stream (CUstream) of the caller's on the *sms SMs that a domain of io_sms leaves. -ENOTSUP: no green contexts. */
+int exec_cuda_compute_stream(uint32_t io_sms, int priority, void **stream, uint32_t *sms);
 
 #endif

@@ -30,6 +30,7 @@ struct worker {
 
 struct entry {
 	struct exec_job job;
+	struct exec_event event; /* word NULL: none */
 	uint32_t blocks_left;
 };
 
@@ -50,12 +51,11 @@ struct exec {
 };
 
 /* An event is a word that the engine's thread writes: there is nobody to wake us, so look now and then. */
-static void wait_event(const struct exec_job *job)
+static void wait_event(const struct exec_event *event, uint64_t deadline_ns)
 {
 	const struct timespec nap = {.tv_nsec = EVENT_POLL_NS};
 
-	while (job->event && port_load_acquire32(job->event) < job->event_value &&
-	       port_now_ns() < job->event_deadline_ns)
+	while (event->word && port_load_acquire32(event->word) < event->value && port_now_ns() < deadline_ns)
 		nanosleep(&nap, NULL); /* nobody wakes us, see above */
 }
 
@@ -67,6 +67,7 @@ static void *work(void *arg)
 	pthread_mutex_lock(&s->lock);
 	for (;;) {
 		struct entry *e;
+		struct exec_event event;
 		struct exec_job job;
 		int last;
 
@@ -76,8 +77,9 @@ static void *work(void *arg)
 			break;
 		e = &s->jobs[w->at % s->queue_jobs];
 		job = e->job;
+		event = e->event;
 		pthread_mutex_unlock(&s->lock);
-		wait_event(&job);
+		wait_event(&event, job.deadline_ns);
 		job.kernel(job.arg, w->block, s->n_blocks, job.sq_first, job.count);
 		pthread_mutex_lock(&s->lock);
 		w->at++;
@@ -177,6 +179,8 @@ static int host_launch(struct exec *e, uint32_t stream, const struct exec_job *j
 	struct exec_stream *s = &e->streams[stream];
 	int rc = 0;
 
+	if (job->n_events > 1)
+		return err_set(-EINVAL, "executor: a kernel on the host waits for one event at most");
 	pthread_mutex_lock(&s->lock);
 	if (s->tail - s->head == s->queue_jobs) {
 		rc = -EAGAIN;
@@ -184,6 +188,7 @@ static int host_launch(struct exec *e, uint32_t stream, const struct exec_job *j
 		struct entry *at = &s->jobs[s->tail % s->queue_jobs];
 
 		at->job = *job;
+		at->event = job->n_events ? job->events[0] : (struct exec_event){0};
 		at->blocks_left = s->n_blocks;
 		s->tail++;
 	}
@@ -250,13 +255,19 @@ static int host_is_near(const void *p)
 	return 0;
 }
 
-static int host_stream_wait(struct exec *e, void *stream, uint32_t *flag, uint32_t value)
+static int host_stream(struct exec *e, void *stream, uint32_t *flag, uint32_t value)
 {
 	(void)e;
 	(void)stream;
 	(void)flag;
 	(void)value;
-	return err_set(-ENOTSUP, "the host executor has no streams to wait in; use tutti_wait_layer");
+	return err_set(-ENOTSUP, "the host executor knows no streams and events of a GPU");
+}
+
+static uint64_t host_near_bytes(const struct exec *e)
+{
+	(void)e;
+	return 0;
 }
 
 static const char *host_describe(struct exec *e)
@@ -277,6 +288,9 @@ const struct exec_ops exec_host = {
     .copy_in = host_copy_in,
     .settle = host_settle,
     .is_near = host_is_near,
-    .stream_wait = host_stream_wait,
+    .near_bytes = host_near_bytes,
+    .stream_wait = host_stream,
+    .stream_write = host_stream,
+    .event_write = host_stream,
     .describe = host_describe,
 };

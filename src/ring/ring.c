@@ -33,6 +33,7 @@ struct ring {
 	struct wire_ring *shared;
 	struct ring_memory memory;
 	uint32_t *flags; /* of each IOCB: what a stream waits for; only ever grows */
+	uint32_t *holds; /* of each IOCB: what a held one waits for, likewise */
 	struct port_parker parker;
 	struct slot *slots;
 	uint32_t free_head;   /* UINT32_MAX: none */
@@ -106,6 +107,7 @@ int ring_new_in(uint32_t depth, const struct ring_memory *memory, struct ring **
 	r->shared = w = get(r, 1, sizeof(*w), 0);
 	r->slots = zeroed(depth, sizeof(*r->slots));
 	r->flags = get(r, depth, sizeof(*r->flags), 0);
+	r->holds = get(r, depth, sizeof(*r->holds), 0);
 	if (w) {
 		w->entries = depth;
 		w->host = &r->parker;
@@ -115,7 +117,7 @@ int ring_new_in(uint32_t depth, const struct ring_memory *memory, struct ring **
 		w->state = get(r, depth, sizeof(*w->state), 1);
 		w->cq_tail = get(r, 1, 64, 1);
 	}
-	if (!w || !w->iocb || !w->sq[0] || !w->cq || !w->state || !w->cq_tail || !r->slots || !r->flags) {
+	if (!w || !w->iocb || !w->sq[0] || !w->cq || !w->state || !w->cq_tail || !r->slots || !r->flags || !r->holds) {
 		ring_free(r);
 		return err_set(-ENOMEM, "ring: no memory for %u IOCBs", depth);
 	}
@@ -137,6 +139,7 @@ void ring_free(struct ring *r)
 	if (w) {
 		for (uint32_t i = 0; r->slots && i < w->entries; i++)
 			free(r->slots[i].ioctx);
+		put(r, r->holds, w->entries, sizeof(*r->holds), 0);
 		put(r, r->flags, w->entries, sizeof(*r->flags), 0);
 		put(r, w->cq_tail, 1, 64, 1);
 		put(r, w->state, w->entries, sizeof(*w->state), 1);
@@ -346,6 +349,14 @@ int ring_complete(struct ring *r, uint32_t id, int32_t status, uint32_t failed)
 	pthread_mutex_unlock(&r->lock);
 	return changed;
 }
+
+void ring_hold(struct ring *r, struct wire_iocb *io)
+{
+	io->event = (uint64_t)(uintptr_t)&r->holds[io->id];
+	io->event_value = io->flag_value; /* higher than any before, like the flag */
+}
+
+void ring_let(struct ring *r, uint32_t id) { port_store_release32(&r->holds[id], r->shared->iocb[id].event_value); }
 
 void ring_put(struct ring *r, uint32_t id)
 {

@@ -54,6 +54,12 @@ int ring_done(struct ring *r, uint32_t id, struct ring_result *out);
  * has ended. 0: it was complete already, nothing was changed.
  */
 int ring_complete(struct ring *r, uint32_t id, int32_t status, uint32_t failed);
+/*
+ * The IOCB is held until ring_let, or whoever else writes *event (an accelerator's stream; shared memory): event_value.
+ * Before its issue. What waits is the executor.
+ */
+void ring_hold(struct ring *r, struct wire_iocb *io);
+void ring_let(struct ring *r, uint32_t id);
 /* Gives an IOCB back: it was never issued, or is complete. */
 void ring_put(struct ring *r, uint32_t id);
 

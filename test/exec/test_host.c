@@ -94,6 +94,7 @@ static void event_holds_a_job_to_its_deadline(void)
 	struct exec_opts o = {.streams = 1, .blocks = BLOCKS, .queue_jobs = 4};
 	const struct timespec nap = {.tv_nsec = 20000000};
 	uint32_t word = 0;
+	struct exec_event event = {.word = &word, .value = 1};
 	struct world w;
 	struct exec *e;
 
@@ -102,17 +103,17 @@ static void event_holds_a_job_to_its_deadline(void)
 	struct exec_job j = {.kernel = kernel,
 	                     .arg = &w,
 	                     .sq_first = 1,
-	                     .event = &word,
-	                     .event_value = 1,
-	                     .event_deadline_ns = port_now_ns() + 60000000000ull};
+	                     .events = &event,
+	                     .n_events = 1,
+	                     .deadline_ns = port_now_ns() + 60000000000ull};
 
 	CHECK_EQ(exec_host.launch(e, 0, &j), 0);
 	nanosleep(&nap, NULL); /* time in which it must not start */
 	CHECK_EQ(port_load_acquire32(&w.ran), 0);
 	port_store_release32(&word, 1);
 	j.sq_first = 2;
-	j.event_value = 2; /* never comes: the deadline ends the wait */
-	j.event_deadline_ns = port_now_ns() + 5000000;
+	event.value = 2; /* never comes: the deadline ends the wait */
+	j.deadline_ns = port_now_ns() + 5000000;
 	CHECK_EQ(exec_host.launch(e, 0, &j), 0);
 	exec_host.close(e);
 	CHECK_EQ(w.ran, 2 * BLOCKS);

@@ -46,6 +46,6 @@ check device_cxx g++ -std=c++17 -Wall -Wextra -Werror $rooms -c test/dev/compile
 check device_clangxx clang++ -std=c++17 -Wall -Wextra -Werror $rooms -c test/dev/compile_cxx.cc -o "$out/cxx.o"
 check device_cuda nvcc -arch=sm_90 $rooms -c test/dev/compile_cuda.cu -o "$out/cuda.o"
 check executor_cuda nvcc -std=c++17 -arch=sm_90 -DTUTTI_CUDA -Xcompiler -Wall,-Wextra,-Werror $rooms \
-	-c src/exec/cuda.cu -o "$out/executor.o"
+	-c src/exec/io_kernel.cu -o "$out/executor.o"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

@@ -1,0 +1,67 @@
+/*
+ * io_kernel.h - what the host and the I/O kernel (io_kernel.cu) know of each other: how it is launched, what it leaves.
+ *
+ * The kernel tells its own end: the last thing that each of its thread blocks writes is `over`, in memory that the host
+ * looks at. So a launch is one call to the driver, without an event behind it.
+ */
+#ifndef TUTTI_EXEC_IO_KERNEL_H
+#define TUTTI_EXEC_IO_KERNEL_H
+
+#include <stdint.h>
+
+#include "dev/plan.h"
+
+#define IO_BLOCKS_MAX 16u
+#define IO_CLOCK_ROUNDS 32u
+#define IO_STAGE_BYTES 32768u
+#define IO_STAGES_MAX 6u
+#define IO_STAGES_MIN 2u
+#define IO_SUMMER_WARPS 8u
+#define IO_THREADS (64u + 32u * IO_SUMMER_WARPS)
+#define IO_QUEUE 512u /* power of two, above the largest number of commands and the one step */
+
+/* Of one thread block. */
+struct io_exit {
+	int32_t rc;
+	uint32_t first_open;
+	uint64_t begin, end; /* GPU's clock */
+	uint32_t over;       /* number of the launch, written last with release */
+	uint32_t rsvd;
+};
+
+struct io_params {
+	struct dev_block *blocks[IO_BLOCKS_MAX];
+	uint32_t sq_first, count;
+	int64_t clock_ns;
+	struct io_exit *exits; /* of this launch, one per block */
+	uint32_t *stop;        /* not 0: a kernel before gave up, end at once */
+	uint32_t n_stages;
+	uint32_t launch; /* what to write to `over` */
+};
+
+/* The host asks for the GPU's time. */
+struct io_clock {
+	uint32_t ask, pad[31];
+	uint32_t answer, pad1[29];
+	uint64_t time;
+};
+
+/* What lies behind the stages in dynamic shared memory: commands, spans to retry, bits of bad headers, free buffers. */
+PORT_FN uint32_t io_extra_bytes(uint32_t n_cmds, uint32_t n_bounce)
+{
+	return n_cmds * (uint32_t)(sizeof(struct dev_cmd) + sizeof(struct dev_span) + 8) + (n_bounce + 8u) / 4 * 8;
+}
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#if !defined(__CUDACC__)
+/* The kernels' handles, for cudaLaunchKernel. */
+void io_kernel(struct io_params p);
+void io_clock_kernel(struct io_clock *w);
+#endif
+#ifdef __cplusplus
+}
+#endif
+
+#endif
