@@ -35,6 +35,7 @@ static void round_trip(const struct rig_shape *shape, int zero_copy)
 	struct tutti_lane_stats st;
 	struct tutti_lane_info info;
 	uint64_t from[N], to[N];
+	uint64_t checked, damaged;
 	size_t stored, hit, bad;
 	struct rig r;
 
@@ -70,6 +71,9 @@ static void round_trip(const struct rig_shape *shape, int zero_copy)
 				CHECK_EQ(rig_open_lane(&r, rank), 0);
 		}
 	}
+	CHECK_EQ(tutti_verify(r.ns, 0, NULL, NULL, &checked, &damaged), 0); /* all ranks' shares */
+	CHECK_EQ(checked, N);
+	CHECK_EQ(damaged, 0);
 	rig_down(&r);
 }
 
