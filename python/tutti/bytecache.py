@@ -78,25 +78,14 @@ class ByteCache:
             block = self._memory.block(0, 0)
             block[:_LENGTH_BYTES] = len(raw).to_bytes(_LENGTH_BYTES, "little")
             block[_LENGTH_BYTES:_LENGTH_BYTES + len(raw)] = raw
-            plan = self.lane.plan(self.namespace.plan_blob(lease, 0, 1), [0])
-            plan.store_layer(0)
-            self.namespace.complete(plan.finish())
-            self.namespace.release(lease)
-            return self.namespace.lookup(self._key(key)).blocks == 1
+            return self.lane.move(self.namespace, lease, [0]) == 0
 
     def get(self, key: str | bytes) -> bytes | None:
         """The value, or None: never put, evicted, or damaged on the disk (then it is forgotten)."""
         with self._lock:
             hit = self.namespace.lookup(self._key(key), lease_s=_LEASE_S)
-            if not hit.blocks:
+            if not hit.blocks or self.lane.move(self.namespace, hit.lease, [0]):
                 return None
-            try:
-                plan = self.lane.plan(self.namespace.plan_blob(hit.lease, 0, 1), [0])
-                plan.retrieve()
-                if self.namespace.complete(plan.finish()):
-                    return None
-            finally:
-                self.namespace.release(hit.lease)
             block = self._memory.block(0, 0)
             n = int.from_bytes(block[:_LENGTH_BYTES], "little")
             return bytes(block[_LENGTH_BYTES:_LENGTH_BYTES + n]) if n <= self.value_bytes else None

@@ -15,7 +15,7 @@ from ._call import (Buffer, Handle, Paths, check, deadline_ns, duration_ns, fini
 from ._native import ffi, lib
 from .errors import InvalidError
 from .layout import KvLayout
-from .pool import _CONTROLLERS, ModelTiming, choice, fill_timing, parse_bytes, plain
+from .pool import _CONTROLLERS, Lease, ModelTiming, Namespace, choice, fill_timing, parse_bytes, plain
 
 _EXECUTORS = {"auto": 0, "host": 1, "cuda": 2}
 
@@ -121,6 +121,23 @@ class Lane:
         with self._serial:
             self._handle.call(lib.tutti_plan_open, raw, len(raw), numbers, len(numbers), out)
         return Plan(self, out[0], len(numbers))
+
+    def move(self, namespace: Namespace, lease: Lease, blocks: Any) -> int:
+        """The whole of it in one call, for a process that holds both sides: moves the blocks of a lease into the
+        engine's blocks, or of a reservation out of them, waits, completes, releases. Returns how many blocks failed.
+
+        blocks: a number for each block of the lease, as for plan(). Errors as of plan_blob, plan, retrieve,
+        store_layer and finish; after one of the first two the lease is still there.
+        """
+        numbers, bad = integers_of(blocks, "uint64_t", "Q"), ffi.new("size_t *")
+        with self._serial:
+            lane = self._handle.enter()
+            try:
+                namespace._call(lib.tutti_move, lane, ffi.new("struct tutti_lease *", tuple(lease)), numbers,
+                                len(numbers), bad)
+            finally:
+                self._handle.leave()
+        return int(bad[0])
 
     def info(self) -> LaneInfo:
         c = ffi.new("struct tutti_lane_info *")

@@ -330,7 +330,7 @@ class Namespace:
         return bytes(memoryview(out)[:n[0]])
 
     def complete(self, blob: Buffer) -> int:
-        """Takes a lane's completion blob; returns how many blocks of a retrieve were damaged (they left the index).
+        """Takes a lane's completion blob; returns how many blocks failed. Those of a retrieve left the index.
 
         Of a store: publishes its keys once all ranks' blobs are in and their parents are published; what failed is
         released with its descendants. CorruptError: not a completion blob. StaleError: older epoch, or the lease is

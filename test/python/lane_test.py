@@ -213,6 +213,17 @@ def test_what_a_lane_refuses(both, memory, path):
         lane.register(other.layout)
 
 
+def test_both_ways_in_one_call(both, memory):
+    keys = keys_of(both, 3)
+    assert both.lane.move(both.ns, both.ns.reserve(keys).lease, [2, 0, 1]) == 0
+    assert both.lane.move(both.ns, both.ns.lookup(keys, lease_s=60).lease, [7, 8, 9]) == 0
+    assert both.ns.info().leased == 0 and both.ns.info().committed == 3
+    for layer in range(LAYERS):
+        assert [memory.block(layer, b) for b in (7, 8, 9)] == [memory.block(layer, b) for b in (2, 0, 1)]
+    with pytest.raises(tutti.StaleError):
+        both.lane.move(both.ns, tutti.Lease(1, 999, 0), [1])
+
+
 def test_an_expired_lease_is_refused(both):
     keys = keys_of(both, 1)
     both.store(keys, [0])

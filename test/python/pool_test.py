@@ -208,7 +208,7 @@ def test_progress_is_told(folder):
 def errors(folder, path):
     spec = spec_of(tutti.KvMemory(1, 1, 4096).layout)
     (folder / "text").write_bytes(b"not a pool" * 1000000)
-    yield tutti.ExistsError, errno.EEXIST, "overwrite", lambda: tutti.Pool.format(path, "64M")
+    yield tutti.ExistsError, errno.EEXIST, "nothing was touched", lambda: tutti.Pool.format(path, "64M")
     yield tutti.NotFoundError, errno.ENOENT, "none", lambda: tutti.Pool.open(folder / "none")
     yield tutti.NoPoolError, errno.ENOMEDIUM, "format it", lambda: tutti.Pool.open(folder / "text")
     yield tutti.InvalidError, errno.EINVAL, "ranks", lambda: tutti.Pool.format(folder / "r", "64M", ranks=99)
@@ -218,7 +218,7 @@ def errors(folder, path):
     yield tutti.NotFoundError, errno.ENOENT, "", lambda: tutti.Lane.open(path, spec.digest())
     yield tutti.InvalidError, errno.EINVAL, "model", dataclasses.replace(spec, model="").digest
     yield tutti.InvalidError, errno.EINVAL, "weights", dataclasses.replace(spec, weights=b"x").digest
-    yield tutti.InvalidError, errno.EINVAL, "layers", lambda: tutti.NamespaceSpec("m", bytes(32), "a", "b", 1, 1,
+    yield tutti.InvalidError, errno.EINVAL, "layers", lambda: tutti.NamespaceSpec("m", b"w" * 32, "a", "b", 1, 1,
                                                                                  1).digest()
 
 

@@ -47,12 +47,38 @@ fi
 PATH=$PWD/$venv/bin:$PATH pip wheel -q --no-build-isolation --no-deps -w "$build/python/dist" ./python
 pip install -q --force-reinstall --no-deps "$build"/python/dist/tutti-*-abi3-*.whl
 
+# The oldest and the newest of the other CPythons here: the same wheel must serve them.
+pyenv=${PYENV_ROOT:-$HOME/.pyenv}
+others=$(for p in /usr/bin/python3.{9,1?} /usr/local/bin/python3.{9,1?} "$pyenv"/versions/*/bin/python3; do
+    [ -x "$p" ] && "$p" -c 'import sys, ensurepip
+v = sys.version_info
+sys.exit(v < (3, 9) or sys.implementation.name != "cpython")
+' 2> /dev/null && "$p" -c 'import sys; print("%d.%02d" % sys.version_info[:2], sys.executable)'
+done | grep -v "^$("$python" -c 'import sys; print("%d.%02d" % sys.version_info[:2])')" | sort -u -k 1,1)
+other_passed=0
+for p in $(echo "$others" | sed -n '1p;$p' | sort -u | cut -d ' ' -f 2); do
+    other=$build/python/venv-$(basename "$(dirname "$(dirname "$p")")")
+    [ -x "$other/bin/python" ] || "$p" -m venv "$other" || fail "venv of $p"
+    main=$venv
+    venv=$other
+    pip install -q --force-reinstall --no-deps "$build"/python/dist/tutti-*-abi3-*.whl
+    pip install -q 'cffi>=1.16'
+    venv=$main
+    "$other/bin/python" - <<- 'END' || fail "the wheel in $p"
+import sys, tempfile, tutti
+with tempfile.TemporaryDirectory() as d, tutti.ByteCache.open(d + "/pool", 1000, size="32M") as cache:
+    assert cache.put("a", b"bytes") and cache.get("a") == b"bytes"
+print("ok the wheel in Python", sys.version.split()[0])
+END
+    other_passed=$((other_passed + 1))
+done
+
 status=0
 log=$build/python/pytest.log
 timeout 240 "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider test/python > "$log" 2>&1 || status=1
 cat "$log"
 count() { tail -1 "$log" | grep -oE "[0-9]+ $1" | grep -oE '[0-9]+' || echo 0; }
-passed=$(count passed) failed=$(($(count failed) + $(count error))) skipped=$(count skipped)
+passed=$(($(count passed) + other_passed)) failed=$(($(count failed) + $(count error))) skipped=$(count skipped)
 [ $status -eq 0 ] || [ "$failed" -gt 0 ] || failed=1
 
 sed -n 's/^SKIPPED \[[0-9]*\] /skip /p' "$log"
