@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
 from vllm.logger import init_logger
+from vllm.v1.core.block_pool import BlockPool
 
 from .events import Events
 from .metrics import Deltas, TuttiPromMetrics, TuttiStats
@@ -59,7 +60,10 @@ class TuttiConnector(base.KVConnectorBase_V1):
         self._config = vllm_config
         self._options = options_of(vllm_config.kv_transfer_config.kv_connector_extra_config)
         check_supported(vllm_config, kv_cache_config, base)
-        self._layerwise = self._options.layerwise and not runner_v2(vllm_config)
+        # Where the engine's own prefix cache can't be told of damaged blocks, they must not get there.
+        tells = hasattr(BlockPool, "evict_blocks") and hasattr(base.KVConnectorBase_V1, "bind_gpu_block_pool")
+        self._layerwise = self._options.layerwise and tells and not runner_v2(vllm_config)
+        self._block_pool: Any = None
         self._group = kv_group(kv_cache_config)
         self._scheduler: Scheduler | None = None
         self._pool: Any = None
@@ -116,7 +120,6 @@ class TuttiConnector(base.KVConnectorBase_V1):
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         assert self._worker is not None
-        self._worker.end()  # versions that leave wait_for_save out where there is no forward pass
         return None, self._worker.poll() or None
 
     def get_block_ids_with_load_errors(self) -> set[int]:
@@ -147,9 +150,12 @@ class TuttiConnector(base.KVConnectorBase_V1):
 
     def set_xfer_handshake_metadata(self, metadata: dict[int, base.KVConnectorHandshakeMetadata]) -> None:
         facts = [m.facts for _, m in sorted(metadata.items()) if isinstance(m, FactsMetadata)]
-        opened = open_store(self._config, self._options, facts, self._layerwise, logger)
+        opened = open_store(self._config, self._options, facts, self._layerwise, self._kv_cache_config.num_blocks, logger)
         self._pool, self._scheduler, self._events = opened
         self._deltas = Deltas(self._scheduler.counts)
+
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        self._block_pool = gpu_block_pool
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         assert self._scheduler is not None
@@ -171,6 +177,9 @@ class TuttiConnector(base.KVConnectorBase_V1):
             self._scheduler.update(meta.report)
             for rank, path in new.items():
                 logger.info("tutti: rank %d moves its blocks by %s", rank, path)
+            bad = self._scheduler.take_bad_blocks()
+            if bad:
+                self._block_pool.evict_blocks(set(bad))
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         assert self._scheduler is not None

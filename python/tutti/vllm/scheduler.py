@@ -44,6 +44,8 @@ class Track:
     offer: int = 0  # first block of the last answer to the engine
     loading: int = 0  # plan in flight; 0: none
     bad: bool = False  # a load failed and the engine has not come back to it
+    flying: int = 0  # stores in flight
+    told: int = 0  # leading blocks that on_published was told of
 
 
 @dataclass
@@ -57,7 +59,7 @@ class Flight:
     load: bool
     probe: bool = False
     reports: int = 0
-    reached: bool = False  # a lane
+    reached: int = 0  # lanes
     failed: int = 0
     ns: int = 0
     bytes: int = 0
@@ -81,14 +83,19 @@ class Scheduler:
     def __init__(self, namespace: Any, options: Options, ranks: int, rates: Rates,
                  lora_digest: Callable[[Any], bytes | None] = lambda lora: None, tokens_per_step: int = 1,
                  on_published: Callable[[Track, int, int], None] | None = None,
-                 layerwise: bool = False) -> None:
+                 layerwise: bool = False, engine_blocks: int = 1 << 32) -> None:
         self._ns, self._options, self._ranks, self._rates = namespace, options, ranks, rates
         self._lora_digest, self._tokens_per_step, self._on_published = lora_digest, tokens_per_step, on_published
         self._layerwise, self._size = layerwise, namespace.block_tokens
         self._tracks: dict[str, Track] = {}
         self._due: dict[int, set[str]] = {}  # step number -> requests to look at
         self._tails: list[Track] = []
+        # Blocks of requests that wait for a load, or that have it and wait to be scheduled. The engine can't take them
+        # back; should all its blocks be held like this, nothing could go on.
+        self._held: dict[str, int] = {}
+        self._held_max = engine_blocks // 2
         self._loads: list[Load] = []
+        self._bad_blocks: list[int] = []
         self._flights: dict[int, Flight] = {}
         self._storing: dict[int, int] = {}  # engine block -> plan
         self._n_loads = self._n_saves = self._number = self._plan = self._acked = 0
@@ -101,10 +108,10 @@ class Scheduler:
 
     # ---- questions of the engine ----
 
-    def matched(self, request: Any, computed: int) -> tuple[int, bool]:
+    def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
         """(tokens beyond `computed` that are in the pool and worth loading, whether they load between steps).
 
-        Holds nothing; may be asked again and again.
+        Holds nothing; may be asked again and again. None: ask later, too many blocks wait for loads.
         """
         if getattr(request, "skip_reading_prefix_cache", False) or not cacheable(request):
             return 0, False
@@ -120,6 +127,8 @@ class Scheduler:
         if not self._rates.worth(n):
             self.counts["break_even"] += 1
             return 0, False
+        if self._held and sum(self._held.values()) + here + n > self._held_max:
+            return None, False
         track.offer = here
         return n * self._size, not self._layerwise
 
@@ -143,12 +152,15 @@ class Scheduler:
         self._loads.append(Load(plan, request.request_id, blob, mine[:got], mine[got:], self._layerwise))
         self.counts["hit_blocks"] += n
         track.loading, track.bad = plan, False
-        track.stored = track.tried = here + got
+        if not self._layerwise:
+            self._held[request.request_id] = here + n
+        track.stored = track.tried = track.told = here + got
         track.blocks = list(blocks)
 
     def finished(self, request: Any, blocks: list[int], status: str) -> None:
         """The request has ended and its blocks are free after this call."""
         track = self._tracks.pop(request.request_id, None)
+        self._held.pop(request.request_id, None)
         if track is None or status not in _ENDED_WELL:
             return
         # The last token of an answer was never computed.
@@ -204,6 +216,7 @@ class Scheduler:
 
     def _replace(self, request_id: str, blocks: list[int], computed: int) -> list[int]:
         track = self._tracks.get(request_id)
+        self._held.pop(request_id, None)
         if track is not None:
             track.blocks = list(blocks)
             self._due.setdefault(self._number, set()).add(request_id)
@@ -277,6 +290,7 @@ class Scheduler:
         mine = track.blocks[at + first : at + first + count]
         plan = self._take_flight(Flight(lease, track, at + first, mine, False))
         step.saves.append(Save(plan, blob, mine))
+        track.flying += 1
         for block in mine:
             self._storing[block] = plan
         self.counts["saves"] += 1
@@ -317,11 +331,13 @@ class Scheduler:
         flight.failed = max(flight.failed, len(done.failed) if done.blob is not None else max(1, len(flight.blocks)))
         flight.ns, flight.bytes = max(flight.ns, done.ns), flight.bytes + done.bytes
         if done.blob is not None:
-            flight.reached = True
+            flight.reached += 1
             try:
                 self._ns.complete(done.blob)
             except TuttiError:  # its lease has expired, or a clear came between: nothing is published
                 flight.failed = max(flight.failed, 1)
+        if flight.load and self._layerwise and flight.track is not None and flight.failed:
+            self._spread(flight)
         if flight.track is not None and flight.failed and (flight.load or done.failed or done.blob is None):
             bad = flight.first + (min(done.failed) if done.failed else 0)
             flight.track.stored = min(flight.track.stored, bad)
@@ -333,10 +349,12 @@ class Scheduler:
         del self._flights[plan]
         n = len(flight.blocks)
         if flight.lease is not None and flight.lease.id:
-            if flight.reached or flight.load:
+            if flight.load:
                 self._ns.release(flight.lease)
-            else:
+            elif not flight.reached:
                 self._ns.cancel(flight.lease)
+            elif flight.reached < self._ranks:
+                self._ns.release(flight.lease)  # with all ranks' word it ends by itself, once its parent is published
         if flight.load:
             self._n_loads -= 1
             self._rates.loaded(flight.bytes // self._ranks, flight.ns)
@@ -354,14 +372,40 @@ class Scheduler:
         for block in flight.blocks:
             if self._storing.get(block) == plan:
                 del self._storing[block]
+        track = flight.track
+        assert track is not None
+        track.flying -= 1
         self.counts["stored_blocks"] += n - min(n, flight.failed)
         self.counts["dropped_blocks"] += min(n, flight.failed)
-        if flight.failed or flight.track is None:
-            return
-        if self._rates.wants_probe and not self._probing:
-            self._probe_keys = bytes(flight.track.chain.upto(min(PROBE_BLOCKS, flight.first + n)))
-        if self._on_published:
-            self._on_published(flight.track, flight.first, n)
+        if not track.flying:
+            self._settle(track)
+
+    def _settle(self, track: Track) -> None:
+        """All stores of a request have ended: what of its prefix is in the pool?"""
+        there = self._ns.lookup(track.chain.upto(track.stored)).blocks
+        if there < track.stored:
+            track.stored = track.tried = there
+        if there and self._rates.wants_probe and not self._probing:
+            self._probe_keys = bytes(track.chain.upto(min(PROBE_BLOCKS, there)))
+        if self._on_published and there > track.told:
+            self._on_published(track, track.told, there - track.told)
+            track.told = there
+
+    def _spread(self, flight: Flight) -> None:
+        """A load failed under a forward pass: whoever shares a block of it has computed garbage behind it."""
+        mine = set(flight.blocks)
+        for track in self._tracks.values():
+            bad = next((i for i, block in enumerate(track.blocks) if block in mine), None)
+            if bad is not None:
+                self._bad_blocks += track.blocks[bad:]
+                track.stored, track.tried = min(track.stored, bad), min(track.tried, bad)
+
+    def take_bad_blocks(self) -> list[int]:
+        """Blocks of the engine with wrong bytes, which its own prefix cache must forget. Each once."""
+        if not self._bad_blocks:
+            return self._bad_blocks
+        bad, self._bad_blocks = self._bad_blocks, []
+        return bad
 
     # ---- the rest ----
 

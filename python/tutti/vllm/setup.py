@@ -107,7 +107,7 @@ def _timing(options: Options) -> dict[str, Any]:
 
 
 def open_store(config: Any, options: Options, facts: list[Facts], layerwise: bool,
-               logger: logging.Logger) -> tuple[Pool, Scheduler, Events | None]:
+               engine_blocks: int, logger: logging.Logger) -> tuple[Pool, Scheduler, Events | None]:
     """The scheduler's side: the pool (made on first use) and the model's namespace in it.
 
     TuttiError: the pool can't be opened (a second engine is refused here, by pid). ValueError: ranks differ.
@@ -133,7 +133,7 @@ def open_store(config: Any, options: Options, facts: list[Facts], layerwise: boo
             events = Events(ns, block_tokens, maybe_convert_block_hash)
         speculative = getattr(config.speculative_config, "num_speculative_tokens", 0) or 0
         scheduler = Scheduler(ns, options, ranks, rates, lambda lora: lora_digest_of(lora, files_digest),
-                              1 + speculative, events.published if events else None, layerwise)
+                              1 + speculative, events.published if events else None, layerwise, engine_blocks)
     except BaseException:
         pool.close()
         raise

@@ -100,11 +100,7 @@ class Worker:
         if step is None:
             return
         if self._sync:
-            sync, self._sync = self._sync, []
-            for going in sync:
-                if self._finish(going, self._stop_s):
-                    self._failed_step = step.number
-                    self._report.failed_step = step.number
+            self._end_sync(step)
         if step.saves:
             saves, step.saves = step.saves, []
             if self._failed_step > step.acked:
@@ -115,7 +111,12 @@ class Worker:
                     self._save(save)
 
     def poll(self) -> set[str]:
-        """Requests whose loads have ended, each once."""
+        """Requests whose loads have ended, each once. May come before end(): a draft model still computes then."""
+        if self._step is not None:
+            if self._sync:
+                self._end_sync(self._step)
+            if self._step.idle:
+                self.end()  # some versions leave it out where nothing is computed
         if self._waiting:
             self._issue_waiting()
         if self._loads or self._saves or self._probe or self._waiting:
@@ -195,6 +196,12 @@ class Worker:
             self._sync.append(going)
         else:
             self._loads.append(going)
+
+    def _end_sync(self, step: Step) -> None:
+        sync, self._sync = self._sync, []
+        for going in sync:
+            if self._finish(going, self._stop_s):
+                self._failed_step = self._report.failed_step = step.number
 
     def _finish(self, going: _Going, timeout_s: float) -> int:
         """Ends a load; returns how many of its blocks failed."""

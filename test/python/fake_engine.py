@@ -1,0 +1,424 @@
+"""An engine that plays vLLM's calls to the connector's two sides, in every order that its versions have.
+
+A token's KV is a digest of all tokens before it, so every byte that a step computes with can be checked. Blocks are
+few: requests are preempted, share prefixes, and get each other's blocks as soon as they are free.
+"""
+import collections
+import hashlib
+import pickle
+import types
+
+from tutti.vllm.breakeven import Rates
+from tutti.vllm.options import Options
+from tutti.vllm.scheduler import Scheduler
+from tutti.vllm.worker import Worker
+
+SIZE = 4  # tokens in a block
+LAYERS = 2
+TOKEN_BYTES = 16
+
+
+class Request:
+    """What the connector may look at of vLLM's Request, and the engine's own notes."""
+
+    def __init__(self, request_id, prompt, max_tokens, salt=None, skip=False):
+        self.request_id, self.cache_salt, self.skip_reading_prefix_cache = request_id, salt, skip
+        self.all_token_ids, self.num_prompt_tokens = list(prompt), len(prompt)
+        self.truth = list(prompt)  # with tokens that the scheduler has not seen yet
+        self.max_tokens = max_tokens
+        self.num_computed_tokens = 0
+        self.placeholders = 0
+        self.blocks = []
+        self.state = "waiting"
+        self.ready = False  # its load has ended
+        self.lora_request = self.prompt_embeds = None
+        self.mm_features, self.block_hashes = [], []
+        self.epoch = 0  # outputs of steps of an earlier one do not count
+        self.got = 0
+        self.promised = 0  # loads that were promised and not reported
+
+    @property
+    def num_tokens(self):
+        return len(self.all_token_ids)
+
+    def prefix(self, n):
+        return hashlib.sha256(repr((self.cache_salt, self.truth[:n])).encode()).digest()
+
+
+def kv_of(request, position, layer, rank):
+    """The bytes of a token's KV."""
+    return hashlib.sha256(request.prefix(position + 1) + bytes([layer, rank])).digest()[:TOKEN_BYTES]
+
+
+class Variant:
+    """How one version of vLLM behaves."""
+
+    def __init__(self, random):
+        self.apc = random.random() < 0.6  # prefix caching
+        self.asynchronous = random.random() < 0.4  # a step is scheduled before the last one's output is known
+        self.start_late = random.random() < 0.5  # from 0.29 on: async loads start after the forward pass
+        self.no_save_when_empty = random.random() < 0.5  # to 0.28
+        self.resumed_as_new = random.random() < 0.4  # model runner V2
+        self.finished_first = random.random() < 0.3  # get_finished before wait_for_save (speculative decoding)
+        self.push = random.random() < 0.6  # has_pending_push_work is asked (from 0.24 on)
+
+
+class Engine:
+    """lanes: one a rank, over memories[rank][layer][block] (bytearrays)."""
+
+    def __init__(self, random, namespace, lanes, memories, options=None, variant=None, budget=16):
+        self.random, self.ns, self.memories = random, namespace, memories
+        self.variant = variant or Variant(random)
+        self.options = options or Options(pool=("",), recompute_break_even="off")
+        self.scheduler = Scheduler(namespace, self.options, len(lanes), Rates(SIZE, 1, False),
+                                   layerwise=self.options.layerwise, on_published=self._published,
+                                   engine_blocks=len(memories[0][0]) - 1)
+        self.workers = [Worker(lambda digest, lane=lane: (lane, "fake"), rank, LAYERS, 1)
+                        for rank, lane in enumerate(lanes)]
+        n = len(memories[0][0])
+        self.free = collections.deque(range(1, n))  # block 0 is the null block
+        self.uses = [0] * n
+        self.cached = {}  # prefix digest -> block
+        self.hash_of = {}  # block -> prefix digest
+        self.waiting, self.running, self.loading = collections.deque(), [], {}
+        self.budget = budget
+        self.outputs = collections.deque()  # steps carried out whose output the scheduler has not seen
+        self.finished, self.lost_tail = [], 0
+        self.preemptions = self.recomputed = 0
+        self.told = []
+
+    def _published(self, track, first, n):
+        self.told.append((track.request.request_id, first, n))
+
+    # ---- blocks ----
+
+    def _take(self):
+        block = self.free.popleft()
+        self.uses[block] = 1
+        if self.hash_of.get(block) is not None:
+            self.cached.pop(self.hash_of.pop(block), None)
+        return block
+
+    def _give(self, blocks):
+        for block in reversed(blocks):
+            self.uses[block] -= 1
+            if not self.uses[block]:
+                self.free.append(block)
+
+    def _local_hit(self, r):
+        """Blocks of the engine's own prefix cache."""
+        hit = []
+        if self.variant.apc and not r.skip_reading_prefix_cache:
+            for i in range((r.num_tokens - 1) // SIZE):
+                block = self.cached.get(r.prefix((i + 1) * SIZE))
+                if block is None:
+                    break
+                hit.append(block)
+        return hit
+
+    def _cache(self, r, n_tokens):
+        if self.variant.apc:
+            for i in range(min(n_tokens, r.num_tokens) // SIZE):
+                digest = r.prefix((i + 1) * SIZE)
+                if digest not in self.cached:
+                    self.cached[digest] = r.blocks[i]
+                    self.hash_of[r.blocks[i]] = digest
+
+    def _grow(self, r, n_tokens):
+        """Room for n_tokens; None: there is none."""
+        need = -(-n_tokens // SIZE) - len(r.blocks)
+        if need > len(self.free):
+            return None
+        new = [self._take() for _ in range(max(0, need))]
+        r.blocks += new
+        return new
+
+    # ---- the scheduler ----
+
+    def add(self, request):
+        self.waiting.append(request)
+
+    def _preempt(self, r):
+        self.preemptions += 1
+        self._give(r.blocks)
+        r.blocks, r.num_computed_tokens, r.state, r.ready = [], 0, "preempted", False
+        r.truth = r.truth[:r.num_tokens]  # what was in flight is computed again
+        r.placeholders, r.epoch = 0, r.epoch + 1
+        self.running.remove(r)
+        self.waiting.appendleft(r)
+
+    def schedule(self):
+        out = types.SimpleNamespace(
+            scheduled_new_reqs=[], num_scheduled_tokens={}, scheduled=[], finished_req_ids=set(self.finished),
+            scheduled_cached_reqs=types.SimpleNamespace(req_ids=[], resumed_req_ids=set(), new_block_ids=[],
+                                                        num_computed_tokens=[]))
+        budget, self.sync_loads = self.budget, False
+        for r in list(self.running):
+            if r not in self.running:
+                continue
+            n = min(budget, r.num_tokens + r.placeholders - r.num_computed_tokens)
+            if n <= 0 or r.num_tokens + r.placeholders - r.num_prompt_tokens >= r.max_tokens:
+                continue
+            new = self._grow(r, r.num_computed_tokens + n)
+            while new is None:
+                victim = next((v for v in reversed(self.running) if v is not r
+                               and v.request_id not in out.num_scheduled_tokens), r)
+                self._preempt(victim)
+                new = None if victim is r else self._grow(r, r.num_computed_tokens + n)
+                if victim is r:
+                    break
+            if new is None:
+                continue
+            budget -= n
+            self._scheduled(out, r, n, new or None)
+        while self.waiting and budget > 0:
+            if not self._admit(out, budget):
+                break
+            budget = self.budget - sum(out.num_scheduled_tokens.values())
+        out.total_num_scheduled_tokens = sum(out.num_scheduled_tokens.values())
+        step = pickle.loads(pickle.dumps(self.scheduler.build(out)))
+        for r in self.running:
+            n = out.num_scheduled_tokens.get(r.request_id)
+            if n:
+                out.scheduled.append((r, r.num_computed_tokens, n))
+                r.num_computed_tokens += n
+                if r.num_computed_tokens == r.num_tokens + r.placeholders:
+                    r.placeholders += 1
+        return out, step
+
+    def _scheduled(self, out, r, n, new):
+        out.num_scheduled_tokens[r.request_id] = n
+        cached = out.scheduled_cached_reqs
+        if r.state == "running":
+            cached.req_ids.append(r.request_id)
+            cached.new_block_ids.append((new,) if new else None)
+            cached.num_computed_tokens.append(r.num_computed_tokens)
+        elif r.state == "preempted" and not self.variant.resumed_as_new:
+            cached.req_ids.append(r.request_id)
+            cached.resumed_req_ids.add(r.request_id)
+            cached.new_block_ids.append((list(r.blocks),))
+            cached.num_computed_tokens.append(r.num_computed_tokens)
+        else:
+            out.scheduled_new_reqs.append(types.SimpleNamespace(
+                req_id=r.request_id, block_ids=(list(r.blocks),), num_computed_tokens=r.num_computed_tokens))
+        r.state = "running"
+
+    def _admit(self, out, budget):
+        """The first waiting request; False: nothing more can be admitted in this step."""
+        r = self.waiting[0]
+        external, later = 0, False
+        if r.state == "loading":
+            if not r.ready:
+                self.waiting.rotate(-1)
+                return any(w.state != "loading" or w.ready for w in self.waiting) and self.random.random() < 0.7
+            r.ready, r.state = False, r.was
+            hit = []
+        else:
+            hit = self._local_hit(r)
+            external, later = self.scheduler.matched(r, len(hit) * SIZE)
+            if self.random.random() < 0.1:
+                external, later = self.scheduler.matched(r, len(hit) * SIZE)  # may be asked again
+            if r.skip_reading_prefix_cache:
+                assert not external
+            if external is None:
+                self.waiting.rotate(-1)
+                return self.random.random() < 0.7
+            assert external % SIZE == 0 and len(hit) * SIZE + external < r.num_tokens
+        here = len(hit) * SIZE + external if not r.blocks else r.num_computed_tokens
+        n = 0 if later else min(budget, r.num_tokens - here)
+        for block in hit:
+            if not self.uses[block]:
+                self.free.remove(block)
+            self.uses[block] += 1
+        r.blocks += hit
+        new = self._grow(r, here + n)
+        if new is None:
+            if not r.num_computed_tokens:
+                self._give(r.blocks)
+                r.blocks = []
+            elif r.state != "loading":  # its load has ended; it keeps its blocks
+                r.was, r.state, r.ready = r.state, "loading", True
+            return False
+        self.scheduler.allocated(r, list(r.blocks), external)
+        if later:
+            r.was, r.state, r.num_computed_tokens = r.state, "loading", here
+            r.promised += 1
+            return True
+        self.sync_loads |= bool(external)
+        self.waiting.popleft()
+        r.num_computed_tokens = here
+        self.running.append(r)
+        self._scheduled(out, r, n, None)
+        if self.variant.apc:
+            self._cache(r, here + n)
+        return True
+
+    def abort(self, r):
+        r.aborted = True
+        if r.state == "loading" and not r.ready:
+            r.gone = True
+            self.waiting.remove(r)
+            self.loading[r.request_id] = r
+            self.scheduler.finished(r, [], "FINISHED_ABORTED")
+            return
+        (self.running if r in self.running else self.waiting).remove(r)
+        self._end(r, "FINISHED_ABORTED")
+
+    def _end(self, r, status):
+        valid = min(r.num_computed_tokens, r.num_tokens)
+        self.scheduler.finished(r, r.blocks[:-(-valid // SIZE)], status)
+        self._give(r.blocks)
+        r.blocks, r.state = [], status
+        self.finished.append(r)
+
+    # ---- the workers ----
+
+    def carry_out(self, out, step):
+        """The step on all ranks; returns what the engine gets to know."""
+        computed = bool(out.num_scheduled_tokens)
+        received, errors, report = collections.Counter(), set(), None
+        for rank, worker in enumerate(self.workers):
+            mine = pickle.loads(pickle.dumps(step))
+            worker.begin(mine)
+            late = self.variant.start_late and not self.sync_loads
+            if not late:
+                worker.start()
+            if computed:
+                for layer in range(LAYERS):
+                    if worker.layered:
+                        worker.wait_layer(layer)
+                self._compute(out, rank)
+            if late:
+                worker.start()
+            if self.variant.finished_first:
+                received.update(worker.poll())
+            if computed or not self.variant.no_save_when_empty:
+                worker.end()
+            if not self.variant.finished_first:
+                received.update(worker.poll())
+            errors |= worker.errors()
+            told = worker.report()
+            if told is not None:
+                told = pickle.loads(pickle.dumps(told))
+                report = told if report is None else report.add(told)
+        tokens = {}
+        for r, at, n in out.scheduled:
+            if at + n == len(r.truth):  # a token is sampled
+                tokens[r.request_id] = int.from_bytes(r.prefix(at + n)[:2], "big")
+                r.truth.append(tokens[r.request_id])
+        return out, received, errors, report, tokens
+
+    def _compute(self, out, rank):
+        memory = self.memories[rank]
+        for r, at, n in out.scheduled:
+            for position in range(at, at + n):
+                block, slot = r.blocks_then[position // SIZE], position % SIZE
+                for layer in range(LAYERS):
+                    memory[layer][block][slot * TOKEN_BYTES:(slot + 1) * TOKEN_BYTES] = kv_of(r, position, layer, rank)
+
+    def wrong_bytes(self, out, skip):
+        """Positions of the step's requests whose KV in memory is not what it should be."""
+        wrong = []
+        for r, at, n in out.scheduled:
+            if r.request_id in skip:
+                continue
+            for position in range(at + n):
+                block, slot = r.blocks_then[position // SIZE], position % SIZE
+                for rank, memory in enumerate(self.memories):
+                    for layer in range(LAYERS):
+                        have = bytes(memory[layer][block][slot * TOKEN_BYTES:(slot + 1) * TOKEN_BYTES])
+                        if have != kv_of(r, position, layer, rank):
+                            wrong.append((r.request_id, position, layer, rank))
+        return wrong
+
+    # ---- outputs ----
+
+    def update(self, result):
+        out, received, errors, report, tokens = result
+        failed = self._invalid(errors, out)
+        for r, at, n in out.scheduled:
+            if r.request_id in failed or r not in self.running or r.epoch != out.epochs[r.request_id]:
+                continue
+            if r.request_id in tokens:
+                r.all_token_ids.append(tokens[r.request_id])
+                r.placeholders -= 1
+                if r.num_tokens - r.num_prompt_tokens >= r.max_tokens:
+                    self.running.remove(r)
+                    self._end(r, "FINISHED_LENGTH_CAPPED")
+                    continue
+            if self.variant.apc:
+                self._cache(r, min(at + n, r.num_tokens))
+        if report is not None:
+            self.scheduler.update(report)
+        for block in self.scheduler.take_bad_blocks():
+            if self.hash_of.get(block) is not None:
+                self.cached.pop(self.hash_of.pop(block), None)
+        for request_id, count in received.items():
+            assert count <= len(self.workers), "an id was reported twice"
+            self._received(request_id, count)
+
+    def _received(self, request_id, count):
+        r = self.loading.get(request_id) or next((w for w in self.waiting if w.request_id == request_id), None)
+        assert r is not None and r.promised, f"{request_id} was reported, but not promised"
+        r.got += count
+        assert r.got <= len(self.workers), "an id was reported twice"
+        if r.got < len(self.workers):
+            return
+        r.got, r.promised = 0, r.promised - 1
+        if request_id in self.loading:
+            del self.loading[request_id]
+            self._give(r.blocks)
+            r.blocks, r.state = [], "FINISHED_ABORTED"
+            self.finished.append(r)
+            return
+        r.ready = True
+        self._cache(r, r.num_computed_tokens)
+
+    def _invalid(self, errors, out):
+        """As vLLM does: goes back to the first bad block of each request that has one."""
+        if not errors:
+            return set()
+        failed = set()
+        for r in list(self.running) + [w for w in self.waiting if w.state == "loading"]:
+            n = out.num_scheduled_tokens.get(r.request_id, 0)
+            done = r.num_computed_tokens - n if r in self.running else r.num_computed_tokens
+            bad = next((i for i, b in enumerate(r.blocks[:-(-done // SIZE)]) if b in errors), None)
+            if bad is None:
+                continue
+            self.recomputed += 1
+            failed.add(r.request_id)
+            r.num_computed_tokens = bad * SIZE
+            r.truth, r.placeholders = r.truth[:r.num_tokens], 0
+            r.epoch += 1
+        return failed
+
+    # ---- the loop ----
+
+    def step(self):
+        """One turn of the engine's loop."""
+        out, step = self.schedule()
+        out.epochs = {r.request_id: r.epoch for r, _, _ in out.scheduled}
+        for r, _, _ in out.scheduled:
+            r.blocks_then = list(r.blocks)
+        self.finished = []
+        result = self.carry_out(out, step)
+        # A load that fails under a forward pass makes it compute garbage, and the next one too, if that was scheduled.
+        bad = result[2].union(*(o[2] for o in self.outputs))
+        wrong = self.wrong_bytes(out, {r.request_id for r, _, _ in out.scheduled if bad & set(r.blocks_then)})
+        assert not wrong, f"wrong bytes: {wrong[:4]}"
+        self.outputs.append(result)
+        while len(self.outputs) > (1 if self.variant.asynchronous and out.num_scheduled_tokens else 0):
+            self.update(self.outputs.popleft())
+
+    def drain(self, steps_max=2000):
+        """Until nothing is left to do, as an engine does that is asked for pending work."""
+        for _ in range(steps_max):
+            if self.idle and not self.scheduler.busy:
+                return
+            self.step()
+        raise AssertionError(f"stuck: running {len(self.running)}, waiting {[w.state for w in self.waiting]}, "
+                             f"loading {len(self.loading)}, busy {self.scheduler.busy}")
+
+    @property
+    def idle(self):
+        return not (self.running or self.waiting or self.loading or self.outputs)
