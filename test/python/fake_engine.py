@@ -311,10 +311,14 @@ class Engine:
     def _compute(self, out, rank):
         memory = self.memories[rank]
         for r, at, n in out.scheduled:
+            sound = not self.options.layerwise or all(
+                memory[layer][r.blocks_then[i // SIZE]][:TOKEN_BYTES] == kv_of(r, i, layer, rank)
+                for i in range(0, at, SIZE) for layer in range(LAYERS))
             for position in range(at, at + n):
                 block, slot = r.blocks_then[position // SIZE], position % SIZE
                 for layer in range(LAYERS):
-                    memory[layer][block][slot * TOKEN_BYTES:(slot + 1) * TOKEN_BYTES] = kv_of(r, position, layer, rank)
+                    memory[layer][block][slot * TOKEN_BYTES:(slot + 1) * TOKEN_BYTES] = (
+                        kv_of(r, position, layer, rank) if sound else bytes(TOKEN_BYTES))  # from garbage comes garbage
 
     def wrong_bytes(self, out, skip):
         """Positions of the step's requests whose KV in memory is not what it should be."""
