@@ -4,6 +4,7 @@ A token's KV is a digest of all tokens before it, so every byte that a step comp
 few: requests are preempted, share prefixes, and get each other's blocks as soon as they are free.
 """
 import collections
+import functools
 import hashlib
 import pickle
 import types
@@ -25,6 +26,7 @@ class Request:
         self.request_id, self.cache_salt, self.skip_reading_prefix_cache = request_id, salt, skip
         self.all_token_ids, self.num_prompt_tokens = list(prompt), len(prompt)
         self.truth = list(prompt)  # with tokens that the scheduler has not seen yet
+        self.digests = [repr(salt).encode()]
         self.max_tokens = max_tokens
         self.num_computed_tokens = 0
         self.placeholders = 0
@@ -42,19 +44,33 @@ class Request:
         return len(self.all_token_ids)
 
     def prefix(self, n):
-        return hashlib.sha256(repr((self.cache_salt, self.truth[:n])).encode()).digest()
+        """Digest of the first n tokens. (A token that is computed again comes out the same.)"""
+        while len(self.digests) <= n:
+            token = self.truth[len(self.digests) - 1]
+            self.digests.append(hashlib.sha256(self.digests[-1] + token.to_bytes(4, "little")).digest())
+        return self.digests[n]
+
+
+@functools.lru_cache(1 << 16)
+def token_bytes(prefix, layer, rank):
+    return hashlib.sha256(prefix + bytes([layer, rank])).digest()[:TOKEN_BYTES]
 
 
 def kv_of(request, position, layer, rank):
     """The bytes of a token's KV."""
-    return hashlib.sha256(request.prefix(position + 1) + bytes([layer, rank])).digest()[:TOKEN_BYTES]
+    return token_bytes(request.prefix(position + 1), layer, rank)
+
+
+def block_bytes(request, i, rank):
+    """The bytes of a request's block, all layers."""
+    return b"".join(kv_of(request, p, layer, rank) for layer in range(LAYERS) for p in range(i * SIZE, (i + 1) * SIZE))
 
 
 class Variant:
     """How one version of vLLM behaves."""
 
     def __init__(self, random):
-        self.apc = random.random() < 0.6  # prefix caching
+        self.apc = random.random() < 0.4  # prefix caching
         self.asynchronous = random.random() < 0.4  # a step is scheduled before the last one's output is known
         self.start_late = random.random() < 0.5  # from 0.29 on: async loads start after the forward pass
         self.no_save_when_empty = random.random() < 0.5  # to 0.28
@@ -72,7 +88,7 @@ class Engine:
         self.options = options or Options(pool=("",), recompute_break_even="off")
         self.scheduler = Scheduler(namespace, self.options, len(lanes), Rates(SIZE, 1, False),
                                    layerwise=self.options.layerwise, on_published=self._published,
-                                   engine_blocks=len(memories[0][0]) - 1)
+                                   held_max=max(0, len(memories[0][0]) - 1 - 16))
         self.workers = [Worker(lambda digest, lane=lane: (lane, "fake"), rank, LAYERS, 1)
                         for rank, lane in enumerate(lanes)]
         n = len(memories[0][0])
@@ -80,6 +96,7 @@ class Engine:
         self.uses = [0] * n
         self.cached = {}  # prefix digest -> block
         self.hash_of = {}  # block -> prefix digest
+        self.means = {}  # prefix digest -> (request, block of it)
         self.waiting, self.running, self.loading = collections.deque(), [], {}
         self.budget = budget
         self.outputs = collections.deque()  # steps carried out whose output the scheduler has not seen
@@ -122,6 +139,7 @@ class Engine:
                 digest = r.prefix((i + 1) * SIZE)
                 if digest not in self.cached:
                     self.cached[digest] = r.blocks[i]
+                    self.means[digest] = (r, i)
                     self.hash_of[r.blocks[i]] = digest
 
     def _grow(self, r, n_tokens):
@@ -171,6 +189,8 @@ class Engine:
                 continue
             budget -= n
             self._scheduled(out, r, n, new or None)
+        # Those whose blocks are loaded come first, or a large request could keep them from ever going on.
+        self.waiting = collections.deque(sorted(self.waiting, key=lambda w: not w.ready))
         while self.waiting and budget > 0:
             if not self._admit(out, budget):
                 break
@@ -357,9 +377,19 @@ class Engine:
         for block in self.scheduler.take_bad_blocks():
             if self.hash_of.get(block) is not None:
                 self.cached.pop(self.hash_of.pop(block), None)
+        if errors and not self.outputs and self.options.layerwise:
+            self._check_cached()
         for request_id, count in received.items():
             assert count <= len(self.workers), "an id was reported twice"
             self._received(request_id, count)
+
+    def _check_cached(self):
+        """No block that others may share has wrong bytes."""
+        for digest, block in self.cached.items():
+            r, i = self.means[digest]
+            for rank, memory in enumerate(self.memories):
+                have = b"".join(bytes(m[block]) for m in memory)
+                assert have == block_bytes(r, i, rank), f"block {block} is cached and wrong"
 
     def _received(self, request_id, count):
         r = self.loading.get(request_id) or next((w for w in self.waiting if w.request_id == request_id), None)

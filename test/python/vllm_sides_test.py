@@ -7,7 +7,7 @@ import os
 import random
 
 import pytest
-from fake_engine import LAYERS, SIZE, TOKEN_BYTES, Engine, Request, Variant
+from fake_engine import LAYERS, SIZE, TOKEN_BYTES, Engine, Request, Variant, block_bytes
 from fake_store import FakeLane, FakeNamespace, split
 from tutti.vllm.keys import Chain
 from tutti.vllm.options import Options
@@ -17,10 +17,10 @@ HISTORIES = int(os.environ.get("TUTTI_HISTORIES", "40"))
 
 def prompts(r):
     """Prompts that share prefixes."""
-    roots = [[r.randrange(50) for _ in range(r.randrange(6, 40))] for _ in range(3)]
+    roots = [[r.randrange(50) for _ in range(r.randrange(16, 40))] for _ in range(2)]
     while True:
         root = r.choice(roots)
-        yield root[:r.randrange(3, len(root) + 1)] + [r.randrange(50) for _ in range(r.randrange(0, 12))]
+        yield root[:r.choice([len(root), r.randrange(3, len(root))])] + [r.randrange(50) for _ in range(r.randrange(0, 12))]
 
 
 def make(r, ranks=1, faults=0.0, slots=None, blocks=None, **options):
@@ -47,8 +47,12 @@ def play(r, engine, n_requests, abort=0.0):
     return made
 
 
-def settled(ns, lanes, engine):
-    """Nothing is left behind."""
+def settled(ns, lanes, engine, made):
+    """Nothing is left behind, and the pool's bytes are right."""
+    for q in made:
+        for i, key in enumerate(chain_of(ns, q)[0]):
+            for rank, data in ns.blocks.get(key, (None, {}))[1].items():
+                assert data == block_bytes(q, i, rank), f"block {i} of {q.request_id} is wrong in the pool"
     assert not ns.leases and not ns.reservations
     assert not engine.scheduler._flights and not engine.scheduler._tracks and not engine.scheduler._storing
     assert all(w.idle for w in engine.workers) and not any(lane.plans for lane in lanes)
@@ -64,8 +68,8 @@ def test_histories_with_faults(mode, ranks):
         r = random.Random(f"{seed} {mode} {ranks}")
         ns, lanes, engine = make(r, ranks, r.choice([0.0, 0.03, 0.2]), mode=mode)
         try:
-            play(r, engine, r.randrange(2, 14), abort=r.choice([0, 0.1]))
-            settled(ns, lanes, engine)
+            made = play(r, engine, r.randrange(2, 24), abort=r.choice([0, 0.1]))
+            settled(ns, lanes, engine, made)
         except AssertionError as e:
             raise AssertionError(f"history {seed} {mode} {ranks} {vars(engine.variant)}: {e}") from e
         counts = engine.scheduler.counts
@@ -87,7 +91,7 @@ def test_no_block_is_lost(store):
         r = random.Random(f"{seed} {store}")
         ns, lanes, engine = make(r, 1, 0.0, slots=5000, blocks=2000, store=store)
         made = play(r, engine, 10)
-        settled(ns, lanes, engine)
+        settled(ns, lanes, engine, made)
         wanted, possible = set(), set()
         for q in made:
             keys, _ = chain_of(ns, q)

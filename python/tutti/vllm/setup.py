@@ -133,7 +133,8 @@ def open_store(config: Any, options: Options, facts: list[Facts], layerwise: boo
             events = Events(ns, block_tokens, maybe_convert_block_hash)
         speculative = getattr(config.speculative_config, "num_speculative_tokens", 0) or 0
         scheduler = Scheduler(ns, options, ranks, rates, lambda lora: lora_digest_of(lora, files_digest),
-                              1 + speculative, events.published if events else None, layerwise, engine_blocks)
+                              1 + speculative, events.published if events else None, layerwise,
+                              max(0, engine_blocks - -(-config.model_config.max_model_len // block_tokens)))
     except BaseException:
         pool.close()
         raise
