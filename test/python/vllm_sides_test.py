@@ -12,7 +12,7 @@ from fake_store import FakeLane, FakeNamespace, split
 from tutti.vllm.keys import Chain
 from tutti.vllm.options import Options
 
-HISTORIES = int(os.environ.get("TUTTI_HISTORIES", "40"))
+HISTORIES = int(os.environ.get("TUTTI_HISTORIES", "25"))
 
 
 def prompts(r):
@@ -20,7 +20,8 @@ def prompts(r):
     roots = [[r.randrange(50) for _ in range(r.randrange(16, 40))] for _ in range(2)]
     while True:
         root = r.choice(roots)
-        yield root[:r.choice([len(root), r.randrange(3, len(root))])] + [r.randrange(50) for _ in range(r.randrange(0, 12))]
+        end = r.choice([len(root), r.randrange(3, len(root))])
+        yield root[:end] + [r.randrange(50) for _ in range(r.randrange(0, 12))]
 
 
 def make(r, ranks=1, faults=0.0, slots=None, blocks=None, **options):

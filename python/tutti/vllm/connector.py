@@ -150,7 +150,8 @@ class TuttiConnector(base.KVConnectorBase_V1):
 
     def set_xfer_handshake_metadata(self, metadata: dict[int, base.KVConnectorHandshakeMetadata]) -> None:
         facts = [m.facts for _, m in sorted(metadata.items()) if isinstance(m, FactsMetadata)]
-        opened = open_store(self._config, self._options, facts, self._layerwise, self._kv_cache_config.num_blocks, logger)
+        blocks = self._kv_cache_config.num_blocks
+        opened = open_store(self._config, self._options, facts, self._layerwise, blocks, logger)
         self._pool, self._scheduler, self._events = opened
         self._deltas = Deltas(self._scheduler.counts)
 
