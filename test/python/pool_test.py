@@ -218,7 +218,7 @@ def errors(folder, path):
     yield tutti.NotFoundError, errno.ENOENT, "", lambda: tutti.Lane.open(path, spec.digest())
     yield tutti.InvalidError, errno.EINVAL, "model", dataclasses.replace(spec, model="").digest
     yield tutti.InvalidError, errno.EINVAL, "weights", dataclasses.replace(spec, weights=b"x").digest
-    yield tutti.InvalidError, errno.EINVAL, "layers", lambda: tutti.NamespaceSpec("m", b"w" * 32, "a", "b", 1, 1,
+    yield tutti.InvalidError, errno.EINVAL, "layout", lambda: tutti.NamespaceSpec("m", b"w" * 32, "a", "b", 1, 1,
                                                                                  1).digest()
 
 
