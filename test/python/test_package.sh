@@ -41,7 +41,7 @@ pip()
 mkdir -p "$build/python"
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv" || fail "venv"
 if [ ! -e "$venv/ready" ]; then
-    pip install -q 'cffi>=1.16' 'scikit-build-core>=0.10' 'cmake>=3.26' ninja pytest numpy
+    pip install -q 'cffi>=1.16' 'scikit-build-core>=0.10' 'cmake>=3.26' ninja pytest numpy mypy
     touch "$venv/ready"
 fi
 PATH=$PWD/$venv/bin:$PATH pip wheel -q --no-build-isolation --no-deps -w "$build/python/dist" ./python
@@ -73,12 +73,14 @@ END
     other_passed=$((other_passed + 1))
 done
 
+"$venv/bin/mypy" --config-file python/pyproject.toml --cache-dir "$build/python/mypy" python/tutti || fail "mypy --strict"
+
 status=0
 log=$build/python/pytest.log
 timeout 240 "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider test/python > "$log" 2>&1 || status=1
 cat "$log"
 count() { tail -1 "$log" | grep -oE "[0-9]+ $1" | grep -oE '[0-9]+' || echo 0; }
-passed=$(($(count passed) + other_passed)) failed=$(($(count failed) + $(count error))) skipped=$(count skipped)
+passed=$(($(count passed) + other_passed + 1)) failed=$(($(count failed) + $(count error))) skipped=$(count skipped)
 [ $status -eq 0 ] || [ "$failed" -gt 0 ] || failed=1
 
 sed -n 's/^SKIPPED \[[0-9]*\] /skip /p' "$log"

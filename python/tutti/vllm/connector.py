@@ -6,7 +6,7 @@ after that, so a worker opens it in its first step.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +82,7 @@ class TuttiConnector(base.KVConnectorBase_V1):
         self._facts = facts
         rank = tp_rank()
         block_bytes = facts.layers * facts.objects_per_layer * facts.object_bytes
-        mark = None
+        mark: Callable[[], Callable[[], bool]] | None = None
         if layout.cuda:
             from .cuda import mark
 

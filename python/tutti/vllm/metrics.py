@@ -32,7 +32,7 @@ class TuttiStats(KVConnectorStats):
     """Counts since the last step that had any."""
 
     def reset(self) -> None:
-        self.data = {}
+        self.data: dict[str, Any] = {}
 
     def aggregate(self, other: KVConnectorStats) -> TuttiStats:
         for name, n in other.data.items():

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from ..errors import NotFoundError, TuttiError
 from .breakeven import Rates
@@ -70,7 +70,8 @@ def some_chain(namespace: Any, n_max: int) -> bytes:
     child: dict[bytes, bytes] = {}
     for block in itertools.islice(namespace.each(), 65536):
         child.setdefault(block.parent, block.key)
-    keys, at = [], child.get(bytes(KEY_BYTES))
+    keys: list[bytes] = []
+    at = child.get(bytes(KEY_BYTES))
     while at is not None and len(keys) < n_max:
         keys.append(at)
         at = child.get(at)
@@ -435,7 +436,7 @@ class Scheduler:
         return track
 
     def _make_keys(self, parent: Any, tokens: Any, extras: Any) -> bytes:
-        return self._ns.keys(tokens, parent, extras)
+        return cast(bytes, self._ns.keys(tokens, parent, extras))
 
     def _take_flight(self, flight: Flight) -> int:
         self._plan += 1
