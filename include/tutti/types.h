@@ -185,6 +185,8 @@ struct tutti_pool_info {
 	uint64_t index_bytes;      /* RAM held by the index */
 	uint64_t recovered_slots, recovered_orphans, recovered_bad; /* of the last open */
 	uint64_t damaged_records; /* at the last open: of namespaces and segments, lost with all their blocks */
+	uint64_t failed_syncs;    /* since it was opened; what they covered counts as unsynced until verified */
+	int sync_failing;      /* 1: the last one failed; it is tried again at growing intervals, a minute at most */
 };
 
 /* Counters of a lane since it was opened; a snapshot. */

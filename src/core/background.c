@@ -1,6 +1,7 @@
 /*
  * background.c - the store's one thread: syncs commits after an interval, and writes free segments before they are
- * needed. Sleeps without a timer when there is neither.
+ * needed. Sleeps without a timer when there is neither. What fails is tried again: a sync after the interval, then
+ * after twice as long, and so on; of segments the next one.
  */
 #include <errno.h>
 #include <signal.h>
@@ -10,11 +11,41 @@
 #include "core/store.h"
 #include "port/port.h"
 
+#define RETRY_MAX_NS 60000000000ull
+
 static uint64_t after(uint64_t ns)
 {
 	uint64_t now = port_now_ns();
 
 	return ns > UINT64_MAX - now ? UINT64_MAX : now + ns;
+}
+
+/* Under the lock: when to try again, and what to say. */
+static void sync_failed(struct tutti_store *s)
+{
+	uint64_t wait = s->sync_interval_ns, most = wait > RETRY_MAX_NS ? wait : RETRY_MAX_NS;
+
+	for (uint32_t i = 0; i < s->syncs_failed && wait < most; i++)
+		wait *= 2;
+	wait = wait < most ? wait : most;
+	s->syncs_failed++;
+	s->sync_asked = 1;
+	s->sync_due_ns = after(wait);
+	if (s->sync_interval_ns == UINT64_MAX)
+		return; /* nobody but the caller syncs, and is told */
+	log_warn("sync failed, %u times in a row now: %s. What was committed before counts as unsynced; the next try "
+	         "is in %llu ms",
+	         s->syncs_failed, err_text(), (unsigned long long)(wait / 1000000u));
+	pthread_cond_signal(&s->wake);
+}
+
+static void sync_worked(struct tutti_store *s)
+{
+	if (s->syncs_failed)
+		log_note("sync works again, after %u that failed; what these covered counts as unsynced until it is "
+		         "verified",
+		         s->syncs_failed);
+	s->syncs_failed = 0;
 }
 
 static int sync_now(struct tutti_store *s, struct media *m)
@@ -27,10 +58,18 @@ static int sync_now(struct tutti_store *s, struct media *m)
 	pthread_mutex_lock(&s->lock);
 	mark = store_sync_begin(s->st);
 	pthread_mutex_unlock(&s->lock);
-	for (uint32_t d = 0; d < t->n_dev && !rc; d++)
-		rc = t->flush(t->self, d);
+	/* All devices, whatever one of them says: the others' data is as dear. */
+	for (uint32_t d = 0; d < t->n_dev; d++) {
+		int r = t->flush(t->self, d);
+
+		rc = rc ? rc : r;
+	}
 	pthread_mutex_lock(&s->lock);
 	store_sync_end(s->st, mark, rc);
+	if (rc)
+		sync_failed(s);
+	else
+		sync_worked(s);
 	pthread_mutex_unlock(&s->lock);
 	pthread_mutex_unlock(&s->sync_lock);
 	return rc;
@@ -41,26 +80,29 @@ int tutti_store_sync(struct tutti_store *s)
 	return s ? sync_now(s, s->background) : err_set(-EINVAL, "tutti_store_sync: NULL");
 }
 
-/* Writes one segment ahead. Called without the lock. Returns 0 if there may be more to do. */
+/* Writes one segment ahead. Called without the lock. Returns 1 if there may be more to do. */
 static int prewrite_one(struct tutti_store *s)
 {
-	struct store_extent e[TUTTI_DEVICES_MAX * TUTTI_RANKS_MAX];
-	uint32_t segment, n = 0;
+	struct store_extent e[STORE_EXTENTS_MAX];
+	uint32_t segment, n = sizeof(e) / sizeof(e[0]);
 	int rc;
 
 	pthread_mutex_lock(&s->lock);
 	rc = store_prewrite_next(s->st, s->prewrite_ahead, &segment, e, &n);
 	pthread_mutex_unlock(&s->lock);
+	if (rc && rc != -ENOENT)
+		log_warn("segments can't be written ahead of use: %s", err_text());
 	if (rc)
-		return rc;
+		return 0;
 	for (uint32_t i = 0; i < n && !rc; i++)
 		rc = media_zero(s->background, e[i].dev, e[i].offset_bytes, e[i].bytes, &s->stop);
 	if (rc && rc != -ECANCELED)
 		log_warn("segment %u could not be written ahead of use: %s", segment, err_text());
 	pthread_mutex_lock(&s->lock);
-	rc = store_prewrite_done(s->st, segment, rc);
+	/* One that failed is not tried again before the next open, so this comes to an end. */
+	store_prewrite_done(s->st, segment, rc);
 	pthread_mutex_unlock(&s->lock);
-	return rc;
+	return rc != -ECANCELED;
 }
 
 /* Under the lock, which is given up meanwhile. */
@@ -68,20 +110,19 @@ static void sync_in_background(struct tutti_store *s)
 {
 	s->sync_asked = 0;
 	pthread_mutex_unlock(&s->lock);
-	if (sync_now(s, s->background))
-		log_warn("background sync failed: %s", err_text());
+	sync_now(s, s->background); /* says itself what failed */
 	pthread_mutex_lock(&s->lock);
 }
 
 static void prewrite_in_background(struct tutti_store *s)
 {
-	int rc;
+	int more;
 
 	s->prewrite_asked = 0;
 	pthread_mutex_unlock(&s->lock);
-	rc = prewrite_one(s);
+	more = prewrite_one(s);
 	pthread_mutex_lock(&s->lock);
-	s->prewrite_asked |= rc == 0;
+	s->prewrite_asked |= more;
 }
 
 static void *background(void *arg)

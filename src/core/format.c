@@ -1,7 +1,8 @@
 /*
  * format.c - makes a pool: checks what is there, reserves the space, has store/ write the metadata.
  *
- * Nothing is touched before every path was looked at. Files that a failed format created are removed again.
+ * Nothing is touched before every path was looked at, the pool was laid out and the space for it is known to be there.
+ * Files that a failed format created are removed again.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -11,6 +12,7 @@
 #include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -25,6 +27,8 @@ struct work {
 	uint64_t each; /* bytes of each device */
 	int created[TUTTI_DEVICES_MAX];
 	int fd[TUTTI_DEVICES_MAX];
+	char *names[TUTTI_DEVICES_MAX]; /* as the superblock names them: a pool is opened from any directory */
+	struct store_format_opts format;
 	struct pool pool;
 };
 
@@ -115,6 +119,33 @@ static int open_file(struct work *w, uint32_t i)
 	return check_unused(w->fd[i], path);
 }
 
+/* Does the pool fit what its file systems have left, once the files that it replaces are gone? */
+static int check_room(const struct work *w)
+{
+	for (uint32_t i = 0; i < w->o->n_paths && w->o->prewrite != TUTTI_PREWRITE_NONE; i++) {
+		struct stat one, other;
+		struct statvfs fs;
+		uint64_t want = 0, room;
+
+		if (fstat(w->fd[i], &one) || fstatvfs(w->fd[i], &fs))
+			return err_set(-errno, "cannot look at %s: %s", w->o->paths[i], err_name(-errno));
+		if (S_ISBLK(one.st_mode) || !fs.f_blocks) /* no blocks: a file system without a limit */
+			continue;
+		room = (uint64_t)(geteuid() ? fs.f_bavail : fs.f_bfree) * fs.f_frsize;
+		for (uint32_t k = 0; k < w->o->n_paths; k++)
+			if (!fstat(w->fd[k], &other) && !S_ISBLK(other.st_mode) && other.st_dev == one.st_dev) {
+				want += w->each;
+				room += (uint64_t)other.st_blocks * 512;
+			}
+		if (want > room)
+			return err_set(-ENOSPC,
+			               "%s: the pool needs %llu bytes on its file system, which has %llu; nothing was "
+			               "touched",
+			               w->o->paths[i], (unsigned long long)want, (unsigned long long)room);
+	}
+	return 0;
+}
+
 static int reserve_file(struct work *w, uint32_t i)
 {
 	const char *path = w->o->paths[i];
@@ -168,36 +199,41 @@ static int open_pool(struct work *w)
 	return pool_open(&po, &w->pool);
 }
 
-/* A pool is opened from any directory. */
-static char *full_name(const char *path) { return pool_path_is_nvme(path) ? strdup(path) : realpath(path, NULL); }
+/* What is to be written, and whether a pool can be laid out so. */
+static int plan_pool(struct work *w)
+{
+	struct store_media m = {.n_dev = w->o->n_paths};
+	struct store_format_opts *f = &w->format;
+
+	f->ranks = w->o->ranks;
+	f->segment_bytes = w->o->segment_bytes;
+	f->bytes = w->each * w->o->n_paths;
+	f->prewritten = w->o->prewrite != TUTTI_PREWRITE_SEGMENT;
+	f->paths = (const char *const *)w->names;
+	for (uint32_t i = 0; i < w->o->n_paths; i++) {
+		const char *path = w->o->paths[i];
+
+		m.bytes[i] = w->each;
+		w->names[i] = pool_path_is_nvme(path) ? strdup(path) : realpath(path, NULL);
+		if (!w->names[i])
+			return err_set(-errno, "%s: %s", path, err_name(-errno));
+	}
+	if (getrandom(f->uuid, sizeof(f->uuid), 0) != sizeof(f->uuid))
+		return err_set(-EIO, "no random numbers for the pool's id");
+	return store_format_check(&m, f);
+}
 
 static int write_pool(struct work *w)
 {
-	struct store_format_opts fo = {.ranks = w->o->ranks, .segment_bytes = w->o->segment_bytes};
-	const char *names[TUTTI_DEVICES_MAX];
 	struct pool *p = &w->pool;
 	struct media *m = NULL;
-	int rc = 0;
+	int rc = media_new(p->ops, p->ctrl, &p->info, &m);
 
-	for (uint32_t i = 0; i < w->o->n_paths; i++) {
-		names[i] = full_name(w->o->paths[i]);
-		if (!names[i])
-			rc = err_set(-errno, "%s: %s", w->o->paths[i], err_name(-errno));
-	}
-	fo.paths = names;
-	fo.bytes = w->each * w->o->n_paths;
-	fo.prewritten = w->o->prewrite != TUTTI_PREWRITE_SEGMENT;
-	if (!rc && getrandom(fo.uuid, sizeof(fo.uuid), 0) != sizeof(fo.uuid))
-		rc = err_set(-EIO, "no random numbers for the pool's id");
-	if (!rc)
-		rc = media_new(p->ops, p->ctrl, &p->info, &m);
 	if (!rc && w->o->prewrite == TUTTI_PREWRITE_ALL)
 		rc = prewrite(w, m);
 	if (!rc)
-		rc = store_format(media_table(m), &fo);
+		rc = store_format(media_table(m), &w->format);
 	media_free(m);
-	for (uint32_t i = 0; i < w->o->n_paths; i++)
-		free((void *)(uintptr_t)names[i]);
 	return rc;
 }
 
@@ -276,6 +312,10 @@ int tutti_format(const struct tutti_format_opts *o)
 	/* All of them are ours before the first one is changed. */
 	for (uint32_t i = 0; i < o->n_paths && !rc && !nvme; i++)
 		rc = open_file(w, i);
+	if (!rc)
+		rc = plan_pool(w);
+	if (!rc && !nvme)
+		rc = check_room(w);
 	for (uint32_t i = 0; i < o->n_paths && !rc && !nvme; i++)
 		rc = reserve_file(w, i);
 	if (!rc && !nvme)
@@ -288,6 +328,7 @@ int tutti_format(const struct tutti_format_opts *o)
 			unlink(o->paths[i]);
 		if (w->fd[i] >= 0)
 			close(w->fd[i]);
+		free(w->names[i]);
 	}
 	free(w);
 	return rc;

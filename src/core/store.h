@@ -31,6 +31,7 @@ struct tutti_store {
 	int sync_asked;            /* something was committed: sync at sync_due_ns */
 	uint64_t sync_interval_ns; /* UINT64_MAX: never */
 	uint64_t sync_due_ns;
+	uint32_t syncs_failed; /* in a row */
 	uint32_t prewrite_ahead;
 	int prewrite_asked;
 	pthread_mutex_t sync_lock; /* one sync at a time */

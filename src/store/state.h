@@ -145,7 +145,8 @@ struct store {
 	uint64_t next_expiry_ns; /* no hold expires before */
 	uint64_t next_sequence;
 	uint32_t sync_no, synced, unsafe_low, unsafe_high; /* commits in (low, high]: their flush failed */
-	int dirty, was_clean;
+	uint64_t failed_syncs;
+	int dirty, was_clean, sync_failing;
 	uint64_t recovered_slots, recovered_orphans, recovered_bad, damaged_records;
 	uint64_t (*now_ns)(void *arg);
 	void *now_arg;

@@ -173,6 +173,8 @@ void store_sync_end(struct store *s, uint64_t mark, int flush_result)
 	 * After a flush that failed nobody knows what of the data before it is on the medium, and a later flush that
 	 * works does not tell either: those commits count as unflushed until they are verified.
 	 */
+	s->sync_failing = flush_result != 0;
+	s->failed_syncs += flush_result != 0;
 	if (flush_result) {
 		uint32_t low = no <= s->synced ? no - 1 : s->synced;
 
@@ -180,6 +182,7 @@ void store_sync_end(struct store *s, uint64_t mark, int flush_result)
 			s->unsafe_low = low;
 		if (no > s->unsafe_high)
 			s->unsafe_high = no;
+		s->dirty = 1;
 	}
 	if (no > s->synced)
 		s->synced = no;
@@ -225,4 +228,6 @@ void store_info(struct store *s, struct tutti_pool_info *out)
 	out->recovered_orphans = s->recovered_orphans;
 	out->recovered_bad = s->recovered_bad;
 	out->damaged_records = s->damaged_records;
+	out->failed_syncs = s->failed_syncs;
+	out->sync_failing = s->sync_failing;
 }

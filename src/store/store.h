@@ -37,6 +37,8 @@ struct store_format_opts {
  * leaves no pool. -EINVAL: too small or too large, ranks, segment_bytes.
  */
 int store_format(const struct store_media *m, const struct store_format_opts *o);
+/* Would it, on a medium of so many devices of such sizes? Moves nothing: m's functions may be missing. */
+int store_format_check(const struct store_media *m, const struct store_format_opts *o);
 
 /* What a superblock says, before or without opening: read by lanes, doctor, and for the error of a second opener. */
 struct store_probe {

@@ -251,7 +251,7 @@ static int super_lay_out(struct wire_super *w, uint64_t segment_bytes)
 	return 0;
 }
 
-static int format_check(const struct store_media *m, const struct store_format_opts *o)
+static int devices_check(const struct store_media *m, const struct store_format_opts *o)
 {
 	if (!m->n_dev || m->n_dev > TUTTI_DEVICES_MAX)
 		return err_set(-EINVAL, "a pool has 1 to %u devices, not %u", TUTTI_DEVICES_MAX, m->n_dev);
@@ -312,16 +312,13 @@ static int format_write(const struct store_media *m, struct wire_super *w, int p
 	return r;
 }
 
-int store_format(const struct store_media *m, const struct store_format_opts *o)
+/* Fills an empty w. */
+static int format_plan(const struct store_media *m, const struct store_format_opts *o, struct wire_super *w)
 {
-	struct wire_super *w;
-	int r = format_check(m, o);
+	int r = devices_check(m, o);
 
 	if (r)
 		return r;
-	w = calloc(1, sizeof(*w));
-	if (!w)
-		return err_set(-ENOMEM, "no memory to format");
 	w->magic = WIRE_SUPER_MAGIC;
 	w->version = WIRE_DISK_VERSION;
 	w->sequence = 1;
@@ -332,14 +329,25 @@ int store_format(const struct store_media *m, const struct store_format_opts *o)
 	for (uint32_t d = 0; o->paths && d < m->n_dev; d++)
 		snprintf(w->paths[d], sizeof(w->paths[d]), "%s", o->paths[d] ? o->paths[d] : "");
 	if (super_lay_out(w, o->segment_bytes) || !super_makes_sense(w))
-		r = err_set(-EINVAL,
-		            "a pool of %llu bytes on %u devices with %u ranks and segments of %llu bytes (0: chosen) "
-		            "cannot be laid out: "
-		            "too small, or more than %u segments",
-		            (unsigned long long)o->bytes, m->n_dev, o->ranks, (unsigned long long)o->segment_bytes,
-		            SEGMENTS_MAX);
-	else
+		return err_set(-EINVAL,
+		               "a pool of %llu bytes on %u devices with %u ranks and segments of %llu bytes (0: "
+		               "chosen) cannot be laid out: too small, or more than %u segments",
+		               (unsigned long long)o->bytes, m->n_dev, o->ranks, (unsigned long long)o->segment_bytes,
+		               SEGMENTS_MAX);
+	return 0;
+}
+
+static int format(const struct store_media *m, const struct store_format_opts *o, int write)
+{
+	struct wire_super *w = calloc(1, sizeof(*w));
+	int r = w ? format_plan(m, o, w) : err_set(-ENOMEM, "no memory to format");
+
+	if (!r && write)
 		r = format_write(m, w, o->prewritten);
 	free(w);
 	return r;
 }
+
+int store_format_check(const struct store_media *m, const struct store_format_opts *o) { return format(m, o, 0); }
+
+int store_format(const struct store_media *m, const struct store_format_opts *o) { return format(m, o, 1); }

@@ -407,6 +407,32 @@ static void a_full_disk(void)
 	CHECK(stat(path, &st) < 0);
 }
 
+/* Whatever is wrong with a format over a pool, the pool is there afterwards. */
+static void a_format_that_fails_touches_nothing(void)
+{
+	const char *two[2] = {scratch_path("kept"), scratch_path("kept2")};
+	struct tutti_format_opts o = TUTTI_FORMAT_OPTS_INIT;
+	struct stat before, after;
+
+	CHECK_EQ(format_at(two[0], 16 << 20, 0), 0);
+	CHECK_EQ(open_at(two[0]), 0);
+	CHECK(!stat(two[0], &before));
+	o.paths = two;
+	o.overwrite = 1;
+	for (int i = 0; i < 6; i++) {
+		o.n_paths = i < 3 ? 1 : 2;
+		o.ranks = i == 0 ? TUTTI_RANKS_MAX : 1;
+		o.segment_bytes = i == 1 || i == 3 ? 1 : 0;
+		o.bytes = i == 2 || i == 4 ? 1ull << 52 : i == 5 ? 8192 : 560 << 10;
+		CHECK(tutti_format(&o) < 0);
+		CHECK(!stat(two[0], &after) && after.st_size == before.st_size && after.st_blocks == before.st_blocks);
+		CHECK(access(two[1], F_OK) < 0);
+		CHECK_EQ(open_at(two[0]), 0);
+		CHECK(!stat(two[0], &before));
+	}
+	unlink(two[0]);
+}
+
 static void second_openers_are_told_who(void)
 {
 	char pid[32];
@@ -498,6 +524,7 @@ int main(void)
 	CHECK_RUN(sizes_in_words);
 	CHECK_RUN(foreign_truncated_and_missing);
 	CHECK_RUN(a_full_disk);
+	CHECK_RUN(a_format_that_fails_touches_nothing);
 	CHECK_RUN(second_openers_are_told_who);
 	scratch_end();
 	return check_end();
