@@ -49,11 +49,12 @@ NVCC_FLAGS = -std=c++17 -O2 -g -lineinfo $(NVCC_ARCH) $(CPPFLAGS) -DTUTTI_CUDA -
 	-Xcompiler -fPIC,-Wall,-Wextra
 ifneq ($(CUDA),)
 CPPFLAGS += -DTUTTI_CUDA -isystem $(CUDA_HOME)/include
-CUDA_OBJ = $(BUILD)/obj/src/exec/io_kernel.cu.o $(BUILD)/obj/src/map/export.cu.o
+CUDA_OBJ = $(BUILD)/obj/src/exec/io_kernel.cu.o
 CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
 endif
 
-LIB_SRC := $(filter-out $(if $(CUDA),,src/exec/gpu%.c),$(foreach r,$(ROOMS),$(sort $(wildcard src/$(r)/*.c))))
+CUDA_SRC := $(wildcard src/exec/gpu*.c) src/map/export.c
+LIB_SRC := $(filter-out $(if $(CUDA),,$(CUDA_SRC)),$(foreach r,$(ROOMS),$(sort $(wildcard src/$(r)/*.c))))
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
 TEST_SRC := $(sort $(wildcard test/*/test_*.c))
 SUPPORT_SRC := $(filter-out $(TEST_SRC) test/fuzz/% test/soak/%,$(sort $(wildcard test/*/*.c)))
@@ -114,7 +115,7 @@ $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	@$(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
--include $(BUILD)/obj/src/exec/io_kernel.cu.d $(BUILD)/obj/src/map/export.cu.d
+-include $(BUILD)/obj/src/exec/io_kernel.cu.d
 
 # Archives are made anew (an object whose source is gone must not stay), by appending: two rooms may have a header.c.
 define archive

@@ -20,7 +20,9 @@
 
 #include "base/err.h"
 #include "core/pci.h"
+#include "ctrl/pnvme.h"
 #include "exec/exec.h"
+#include "map/map.h"
 #include "tutti/tutti.h"
 
 #define REGISTER_TRY_BYTES (16ull << 20)
@@ -382,6 +384,36 @@ static void check_cuda(struct doctor *d, const struct pci_found *f)
 		line(d, "CUDA", TUTTI_DOCTOR_MISSING, rc == -ENOSYS ? "make cuda" : "", "%s", text);
 }
 
+/* Whether drive and GPU can do without the CPU between them: data into GPU memory, doorbells from GPU threads. */
+static void check_drive_to_gpu(struct doctor *d, const struct pci_found *f)
+{
+	struct nvme_transport t;
+	const char *function = NULL;
+	char text[160];
+	int rc = map_export_probe(text, sizeof(text));
+
+	for (unsigned i = 0; i < f->n_nvme; i++)
+		if (!strcmp(f->nvme[i].driver, PNVME_DRIVER))
+			function = f->nvme[i].address;
+	if (!f->n_nvme && !f->gpus)
+		return;
+	line(d, "GPU memory", rc || !function ? TUTTI_DOCTOR_MISSING : TUTTI_DOCTOR_OK,
+	     function ? "" : "tutti nvme claim --driver tutti FUNCTION SERIAL  # docs/nvme.md", "%s for a drive: %s%s",
+	     rc || !function ? "not there" : "can be mapped", text,
+	     function ? "" : "; no drive is claimed through the module tutti_nvme");
+	if (rc || !function)
+		return;
+	rc = pnvme_claim(function, &t);
+	if (!rc) {
+		rc = exec_cuda_registers(t.bar0, t.bar0_bytes);
+		t.ops->close(t.self);
+	}
+	if (rc)
+		line(d, "doorbells", TUTTI_DOCTOR_MISSING, "", "GPU threads can't ring: %s", err_text());
+	else
+		line(d, "doorbells", TUTTI_DOCTOR_OK, "", "GPU threads can ring those of %s", function);
+}
+
 static void say_path(struct doctor *d)
 {
 	char text[160];
@@ -419,6 +451,7 @@ int tutti_doctor(const char *path, tutti_doctor_fn fn, void *arg)
 	check_cuda(&d, &found);
 	check_nvme(&d, &found);
 	check_iommu(&d, &found);
+	check_drive_to_gpu(&d, &found);
 	say_path(&d);
 	return d.stopped;
 }

@@ -101,6 +101,8 @@ extern const struct exec_ops exec_host;
 /* The CUDA executor, NULL in a build without it. exec_cuda_probe: 0 and what it found, or -errno and why not. */
 const struct exec_ops *exec_cuda(void);
 int exec_cuda_probe(char *text, uint32_t text_bytes);
+/* Tries whether GPU threads can reach these pages of a drive's registers. 0, or -errno and why not (err_text). */
+int exec_cuda_registers(void *p, uint64_t bytes);
 /* A stream (CUstream) of the caller's on the *sms SMs that a domain of io_sms leaves. -ENOTSUP: no green contexts. */
 int exec_cuda_compute_stream(uint32_t io_sms, int priority, void **stream, uint32_t *sms);
 

@@ -67,6 +67,12 @@ int gpu_copy_in(struct exec *e, uint32_t stream, void *near, const void *shared,
 int gpu_is_near(const void *p);
 uint64_t gpu_near_bytes(const struct exec *e);
 
+/* gpu_registers.c: pages of a device's registers. known: it is shared already, and has one user more now. */
+int gpu_registers_known(void *p);
+int gpu_registers_share(void *p, uint64_t bytes);
+/* 1: it was such a page. */
+int gpu_registers_unshare(void *p);
+
 /* gpu_stream.c */
 int gpu_streams_make(struct exec *e, const struct exec_opts *o);
 int gpu_stream_wait(struct exec *e, void *stream, uint32_t *flag, uint32_t value);

@@ -54,7 +54,13 @@ int gpu_share(struct exec *e, void *p, uint64_t bytes)
 
 	cudaSetDevice(e->device);
 	pages_around(&p, &bytes);
+	if (gpu_registers_known(p))
+		return 0;
 	rc = cudaHostRegister(p, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
+	if (rc == cudaErrorInvalidValue || rc == cudaErrorNotSupported) { /* no memory: a device's registers? */
+		cudaGetLastError();
+		return gpu_registers_share(p, bytes);
+	}
 	return gpu_error(rc, "pinning memory of the controller");
 }
 
@@ -62,6 +68,8 @@ void gpu_unshare(struct exec *e, void *p, uint64_t bytes)
 {
 	cudaSetDevice(e->device);
 	pages_around(&p, &bytes);
+	if (gpu_registers_unshare(p))
+		return;
 	gpu_error(cudaHostUnregister(p), "unpinning memory of the controller");
 }
 

@@ -18,6 +18,13 @@ int exec_cuda_probe(char *text, uint32_t text_bytes)
 	return -ENOSYS;
 }
 
+int exec_cuda_registers(void *p, uint64_t bytes)
+{
+	(void)p;
+	(void)bytes;
+	return err_set(-ENOSYS, "%s", why);
+}
+
 int exec_cuda_compute_stream(uint32_t io_sms, int priority, void **stream, uint32_t *sms)
 {
 	(void)io_sms;

@@ -29,7 +29,7 @@ size_t map_ram_bytes(const struct map *m);
 /* The table that device code reads; valid until the next insert. */
 struct wire_map map_view(const struct map *m);
 
-/* ---- memory and registers across devices (map/export.cu; a build without CUDA answers -ENOSYS) ---- */
+/* ---- memory across devices (map/export.c; a build without CUDA answers -ENOSYS) ---- */
 
 /*
  * A dma-buf of exactly [va, va + bytes) of an accelerator's memory (whole pages), for a kernel driver to import. The
@@ -38,11 +38,5 @@ struct wire_map map_view(const struct map *m);
 int map_export(void *va, uint64_t bytes, int *fd);
 /* Whether all accelerators here can, as a line of text. 0, or -errno and why not. */
 int map_export_probe(char *text, uint32_t text_bytes);
-/*
- * Registers of a device (a mapped BAR, whole pages) for device code on the accelerator: *near is where it finds them.
- * -EOPNOTSUPP: the driver doesn't allow it here; said.
- */
-int map_registers(void *va, uint64_t bytes, void **near);
-void map_registers_end(void *va);
 
 #endif

@@ -1,4 +1,4 @@
-/* no_cuda.c - what a build without CUDA says. `make cuda` builds map/export.cu in its place. */
+/* no_cuda.c - what a build without CUDA says. `make cuda` builds map/export.c in its place. */
 #include "map/map.h"
 
 #include <errno.h>
@@ -19,15 +19,5 @@ int map_export_probe(char *text, uint32_t text_bytes)
 	snprintf(text, text_bytes, "this build has no CUDA (make cuda builds one)");
 	return -ENOSYS;
 }
-
-int map_registers(void *va, uint64_t bytes, void **near)
-{
-	(void)va;
-	(void)bytes;
-	(void)near;
-	return -ENOSYS;
-}
-
-void map_registers_end(void *va) { (void)va; }
 
 #endif
