@@ -220,7 +220,7 @@ static void erases_by_name_only(void)
 
 	drives_up(&(struct mock_opts){.mdts = 7}, 2);
 	CHECK_EQ(format_on(both, 2, NULL, 1), -EPERM);
-	CHECK(strstr(tutti_error_message(), "--yes-erase"));
+	CHECK(strstr(tutti_error_message(), "serial number is named"));
 	CHECK_EQ(format_on(both, 2, "SN-A", 1), -EPERM); /* the second one was not named */
 	CHECK(strstr(tutti_error_message(), "SN-B"));
 	CHECK_EQ(format_on(both, 1, "SN-", 1), -EPERM);
