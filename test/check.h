@@ -3,6 +3,8 @@
  *
  *     int main(void) { CHECK_RUN(a_case); CHECK_RUN(another); return check_end(); }
  *
+ * A main that sets check_only runs one case by its name.
+ *
  * Prints "ok NAME" or "not ok NAME" per case, then "N passed, N failed, N skipped"; exits 1 if one failed.
  */
 #ifndef TUTTI_TEST_CHECK_H
@@ -19,6 +21,8 @@ static struct {
 	jmp_buf leave;
 	const char *skip_reason;
 } check_state;
+
+static const char *check_only;
 
 /* Ends the case when the condition does not hold. Only in the thread that runs the case. */
 #define CHECK(cond)                                                                                                    \
@@ -51,7 +55,11 @@ static struct {
 static inline void check_run(const char *name, void (*fn)(void))
 {
 	unsigned before = check_state.checks;
-	int left = setjmp(check_state.leave);
+	int left;
+
+	if (check_only && strcmp(check_only, name))
+		return;
+	left = setjmp(check_state.leave);
 
 	if (left == 0)
 		fn();
