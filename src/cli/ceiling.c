@@ -136,8 +136,10 @@ static double measure_drive(struct ceiling *c)
 	return 0;
 }
 
-static void open_drive(struct ceiling *c, const char *path)
+/* Open only while it measures: a drive that is open can't be shared with a child. */
+static int open_drive(struct ceiling *c)
 {
+	const char *path = c->path;
 	struct gio_opts o = GIO_OPTS_INIT;
 	struct gio_info info;
 	int result;
@@ -150,19 +152,22 @@ static void open_drive(struct ceiling *c, const char *path)
 		result = gio_get_info(c->gio, &info);
 	c->memory = result ? NULL : aligned_alloc(4096, DRIVE_BATCHES * DRIVE_BATCH * DRIVE_IO_BYTES);
 	if (!result)
-		result =
-		    c->memory ? gio_register(c->gio, c->memory, DRIVE_BATCHES * DRIVE_BATCH * DRIVE_IO_BYTES) : -ENOMEM;
-	if (result) {
+		result = c->memory ? gio_register(c->gio, c->memory, DRIVE_BATCHES * DRIVE_BATCH * DRIVE_IO_BYTES)
+		                   : -ENOMEM;
+	if (result)
 		snprintf(c->how, sizeof(c->how), "not measured: %.200s", tutti_error_message());
-		ceiling_close(c);
-		return;
-	}
-	c->bytes = info.capacity_bytes[0];
-	snprintf(
-	    c->how, sizeof(c->how),
-	         "reads of %s, %u under way, scattered over the first of the pool's drives, through a queue of its own, "
-	         "half a second, best of some runs; writes are not measured: all of the drive is the pool's",
-	    cli_size(DRIVE_IO_BYTES), DRIVE_BATCHES * DRIVE_BATCH);
+	else
+		c->bytes = info.capacity_bytes[0];
+	return result;
+}
+
+static void close_drive(struct ceiling *c)
+{
+	if (c->gio && gio_close(c->gio))
+		return; /* it may still write there */
+	c->gio = NULL;
+	free(c->memory);
+	c->memory = NULL;
 }
 
 /* ---- */
@@ -174,7 +179,12 @@ void ceiling_open(struct ceiling *c, const char *beside, uint64_t bytes)
 
 	*c = (struct ceiling){.fd = -1, .bytes = bytes / IO_BYTES * IO_BYTES};
 	if (strncmp(beside, "nvme:", 5) == 0) {
-		open_drive(c, beside);
+		c->drive = 1;
+		snprintf(c->path, sizeof(c->path), "%s", beside);
+		snprintf(c->how, sizeof(c->how),
+		         "reads of %s, %u under way, scattered over the first of the pool's drives, through a queue of "
+		         "its own, half a second, best of some runs; writes are not measured: all of it is the pool's",
+		         cli_size(DRIVE_IO_BYTES), DRIVE_BATCHES * DRIVE_BATCH);
 		return;
 	}
 	snprintf(folder, sizeof(folder), "%s", beside);
@@ -215,12 +225,16 @@ void ceiling_measure(struct ceiling *c)
 {
 	double r, w = 0;
 
-	if (c->fd < 0 && !c->gio)
+	if (c->fd < 0 && !c->drive)
 		return;
-	if (!c->gio)
+	if (c->drive) {
+		r = open_drive(c) ? 0 : measure_drive(c);
+		close_drive(c);
+	} else {
 		w = measure(c, 1, 0);
-	r = c->gio ? measure_drive(c) : measure(c, 0, 0);
-	if (r == 0 || (w == 0 && !c->gio))
+		r = measure(c, 0, 0);
+	}
+	if (r == 0 || (w == 0 && !c->drive))
 		return;
 	note(r, c->runs == 0, &c->read_best, &c->read_worst);
 	note(w, c->runs == 0, &c->write_best, &c->write_worst);
@@ -232,9 +246,4 @@ void ceiling_close(struct ceiling *c)
 	if (c->fd >= 0)
 		close(c->fd);
 	c->fd = -1;
-	if (c->gio && gio_close(c->gio))
-		return; /* the drive may still write there */
-	c->gio = NULL;
-	free(c->memory);
-	c->memory = NULL;
 }

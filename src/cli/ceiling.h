@@ -12,7 +12,8 @@
 struct ceiling {
 	char path[4096];
 	int fd;
-	struct gio *gio; /* of a whole drive */
+	int drive; /* path is a whole drive */
+	struct gio *gio;
 	uint8_t *memory;
 	uint64_t bytes;
 	uint32_t runs;
@@ -20,7 +21,7 @@ struct ceiling {
 	char how[320]; /* how it was measured, or why it could not be */
 };
 
-/* Makes and fills the file, in the folder of `beside`; or opens the drive. Fails softly: `how` then says why. */
+/* Makes and fills the file, in the folder of `beside`; of a drive, remembers it. Fails softly: `how` then says why. */
 void ceiling_open(struct ceiling *c, const char *beside, uint64_t bytes);
 /* One more measurement, half a second each way. */
 void ceiling_measure(struct ceiling *c);

@@ -34,17 +34,20 @@
 #define BLOCK_TOKENS 64u
 
 struct demo_args {
-	const char *dir, *plot;
-	uint64_t pool_bytes;
+	const char *dir, *plot, *pool;
+	uint64_t pool_bytes, scale;
 	int keep, executor;
 };
-static const struct demo_args demo_defaults = {0};
+static const struct demo_args demo_defaults = {.scale = 1};
 #define AT(field) offsetof(struct demo_args, field)
 static const struct cli_option demo_options[] = {
     {"dir", 'd', CLI_TEXT, AT(dir), "FOLDER", NULL, 0, 0,
      "Where the pool and the plot go: the disk that is tried. Default: $TMPDIR or /tmp."},
     {"pool-size", 0, CLI_BYTES, AT(pool_bytes), "SIZE", NULL, 128ull << 20, 1ull << 40,
      "Of the pool. Default 8G, or less if the disk has not 12G free."},
+    {"pool", 'p', CLI_TEXT, AT(pool), "PATH", NULL, 0, 0,
+     "Use this pool, which is empty and stays: a drive's (nvme:FUNCTION/NSID), for example."},
+    {"scale", 0, CLI_COUNT, AT(scale), "N", NULL, 1, 32, "Make objects N times smaller. Default 1."},
     {"plot", 0, CLI_TEXT, AT(plot), "FILE", NULL, 0, 0,
      "The plot, FILE.svg or FILE.png. Default: tutti-demo.svg in FOLDER."},
     {"executor", 0, CLI_CHOICE, AT(executor), "WHICH", CLI_EXECUTORS, 0, 0, CLI_EXECUTOR_HELP},
@@ -88,14 +91,33 @@ static void say(const struct demo *d, const char *format, ...)
 
 /* ---- before ---- */
 
-static int choose_sizes(struct demo *d)
+/* The pool that was named, its size and that it is empty; the size counts as the whole pool's. */
+static int given_pool(struct demo *d)
 {
-	uint64_t room, ram = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-	int result;
+	const char *paths[1] = {d->a->pool};
+	struct tutti_pool_info info = {0};
+	int status = CLI_DONE;
+	struct tutti_store *s = cli_pool_open(d->call, paths, 1, &status);
+
+	if (!s)
+		return status;
+	tutti_store_info(s, &info);
+	d->pool_bytes = info.bytes;
+	snprintf(d->pool, sizeof(d->pool), "%s", d->a->pool);
+	if (info.n_namespaces)
+		status = cli_complain(d->call, CLI_USAGE, "%s has been used; the demo wants an empty pool", d->a->pool);
+	return cli_pool_close(d->call, s, status);
+}
+
+static int choose_pool(struct demo *d)
+{
+	uint64_t room;
 
 	d->folder = d->a->dir ? d->a->dir : cli_pool_folder();
 	room = cli_pool_room(d->folder);
 	d->pool_bytes = d->a->pool_bytes ? d->a->pool_bytes : POOL_BYTES;
+	if (d->a->pool)
+		return given_pool(d);
 	if (!d->a->pool_bytes && room < ROOM_BYTES)
 		d->pool_bytes = room / 3 * 2 & ~((1ull << 20) - 1);
 	if (d->pool_bytes < 512ull << 20 && !d->a->pool_bytes)
@@ -103,6 +125,16 @@ static int choose_sizes(struct demo *d)
 		                    "%s has only %s free; the demo wants 1G at least, better 12G. Name "
 		                                           "another disk with --dir FOLDER.",
 		                    d->folder, cli_size(room));
+	return CLI_DONE;
+}
+
+static int choose_sizes(struct demo *d)
+{
+	uint64_t ram = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	int result = choose_pool(d);
+
+	if (result)
+		return result;
 	d->fit_bytes = d->pool_bytes / 4 * 3 < FIT_BYTES ? d->pool_bytes / 4 * 3 : FIT_BYTES;
 	snprintf(d->plot, sizeof(d->plot), "%s%s", d->a->plot ? d->a->plot : d->folder,
 	         d->a->plot ? "" : "/tutti-demo.svg");
@@ -111,7 +143,7 @@ static int choose_sizes(struct demo *d)
 		return cli_complain(d->call, cli_exit_of(result), "--plot: '%s': %s", d->plot,
 		                    result == -EINVAL ? "must end in .svg or .png" : strerror(-result));
 	d->o = (struct replay_opts){.block_tokens = BLOCK_TOKENS,
-	                            .scale = 1,
+	                            .scale = d->a->scale,
 	                            .workers = 2,
 	                            .kv_bytes = GIB,
 	                            .seed = 1,
@@ -136,7 +168,7 @@ static int load_documents(struct demo *d)
 	result = trace_read(&d->trace, path, set);
 	if (result)
 		return cli_complain(d->call, cli_exit_of(result), "trace %s: %s", path, d->trace.why);
-	trace_select(&d->trace, d->fit_bytes / model_token_bytes(&d->o.model), TURNS);
+	trace_select(&d->trace, d->fit_bytes / (model_token_bytes(&d->o.model) / d->o.scale), TURNS);
 	trace_order(&d->trace, TRACE_ROUNDS, 1);
 	while (d->round_end < d->trace.n_requests && d->trace.requests[d->round_end].turn == 0)
 		d->round_end++;
@@ -154,18 +186,23 @@ static int load_documents(struct demo *d)
 static int make_pool(struct demo *d)
 {
 	uint64_t start = cli_now_ns();
-	int status = cli_pool_make(d->call, d->folder, d->pool_bytes, TUTTI_PREWRITE_SEGMENT, d->a->keep, d->pool,
-	                           sizeof(d->pool));
+	int status = d->a->pool ? CLI_DONE
+	                        : cli_pool_make(d->call, d->folder, d->pool_bytes, TUTTI_PREWRITE_SEGMENT, d->a->keep,
+	                                        d->pool, sizeof(d->pool));
 
 	d->format_ns = cli_now_ns() - start;
 	if (status)
 		return status;
-	say(d, "formatted a pool of %s: %s (%.1f s)", cli_size(d->pool_bytes), d->pool, (double)d->format_ns * 1e-9);
+	if (d->a->pool)
+		say(d, "the pool of %s: %s", cli_size(d->pool_bytes), d->pool);
+	else
+		say(d, "formatted a pool of %s: %s (%.1f s)", cli_size(d->pool_bytes), d->pool,
+		    (double)d->format_ns * 1e-9);
 	ceiling_open(&d->ceiling, d->pool, CEILING_BYTES);
 	ceiling_measure(&d->ceiling);
 	if (d->ceiling.runs)
-		say(d, "the disk itself gives %.2f GB/s of reads, %.2f of writes", d->ceiling.read_best / 1e9,
-		    d->ceiling.write_best / 1e9);
+		say(d, "the disk itself gives %.2f GB/s of reads, %.2f of writes%s", d->ceiling.read_best / 1e9,
+		    d->ceiling.write_best / 1e9, d->ceiling.drive ? " (not measured)" : "");
 	else
 		say(d, "the disk's own speed: %s", d->ceiling.how);
 	return CLI_DONE;

@@ -25,6 +25,7 @@
 struct claim {
 	struct nvme_fn *fn;
 	uint32_t users;
+	pid_t pid;   /* whose it is: a child that was forked since must keep its hands off */
 	int lock_fd; /* memory file that pools of this process lock */
 };
 
@@ -71,6 +72,7 @@ static int claim_new(struct claim *c, const char *name)
 	rc = nvme_fn_open(&t, name, &c->fn);
 	if (rc)
 		return rc;
+	c->pid = getpid();
 	c->lock_fd = memfd_create("tutti-nvme-lock", MFD_CLOEXEC);
 	if (c->lock_fd < 0) {
 		rc = -errno;
@@ -98,6 +100,9 @@ static int claim_get(const char *name, struct claim **out)
 		    err_set(-ENOSPC, "%s: this process has %u functions already, the most possible", name, CTRL_NS_MAX);
 	else if (!c->fn)
 		rc = claim_new(c, name);
+	else if (c->pid != getpid())
+		rc = err_set(-EBUSY, "%s: process %d opened it and then made this one by fork; close it before forking", name,
+		             (int)c->pid);
 	if (!rc) {
 		c->users++;
 		*out = c;

@@ -41,6 +41,8 @@ static int fn_memory_get(void *self, uint64_t bytes, void **va, uint64_t *dma)
 		munmap(p, bytes);
 	else
 		*va = p;
+	if (!rc)
+		madvise(p, bytes, MADV_DONTFORK); /* a child must not make our pages copies of what the drive uses */
 	return rc;
 }
 
