@@ -270,6 +270,10 @@ $(NVME)/test_kmod: $(call obj,test/kmod/test_kmod.c) $(TEST_LIBS)
 	@mkdir -p $(@D)
 	$(link) -static $(CLI_LIBS) -o $@ 2> $@.log || { cat $@.log >&2; exit 1; }
 
+$(NVME)/test_claim: $(call obj,test/core/test_claim.c) $(TEST_LIBS)
+	@mkdir -p $(@D)
+	$(link) -static $(CLI_LIBS) -o $@ 2> $@.log || { cat $@.log >&2; exit 1; }
+
 # The kernel module, and the exporter that its tests use, for each kernel whose headers are here, below
 # build/kmod/VERSION. Sources are copied there: kernels build beside the source.
 KMOD = kmod/tutti_nvme/tutti_nvme.c kmod/tutti_nvme/Kbuild
@@ -298,7 +302,7 @@ install-kmod: ## the module's source to DKMS's place; then: dkms install tutti_n
 
 NVME_BOOTS =
 NVME_READY = $(shell command -v qemu-system-x86_64 > /dev/null && command -v busybox > /dev/null && echo yes)
-NVME_PROGRAMS = $(addprefix $(NVME)/,test_drive test_kmod tutti)
+NVME_PROGRAMS = $(addprefix $(NVME)/,test_drive test_claim test_kmod tutti)
 test-nvme: $(if $(NVME_READY),$(NVME_PROGRAMS) $(KMODS)) ## QEMU's NVMe drives, in a guest (deps-install nvme)
 	@BUILD=$(BUILD) tools/nvme-guest/run $(NVME) $(NVME_BOOTS)
 

@@ -294,7 +294,10 @@ enum tutti_nvme_driver { TUTTI_NVME_VFIO = 0, TUTTI_NVME_MODULE = 1 };
  * -EBUSY: mounted, in md, lvm or swap, or partitioned; -EALREADY; -ENODEV; -EOPNOTSUPP: that module is not loaded.
  */
 int tutti_nvme_claim(const char *function, const char *serial, enum tutti_nvme_driver by);
-/* Gives it back to the kernel's driver, also after a crash. -EBUSY: a process drives it; -EALREADY: not claimed. */
+/*
+ * Gives it back to the driver that had it, also after a crash, of a claim or a release too. -EBUSY: a process drives
+ * it; -EALREADY: not claimed.
+ */
 int tutti_nvme_release(const char *function);
 
 /* "4G", "512MiB", "1.38GiB", "64k" -> bytes: powers of 1024; what tutti_format_bytes writes is read. -EINVAL, -ERANGE.

@@ -152,8 +152,8 @@ static int open_drive(struct ceiling *c)
 		result = gio_get_info(c->gio, &info);
 	c->memory = result ? NULL : aligned_alloc(4096, DRIVE_BATCHES * DRIVE_BATCH * DRIVE_IO_BYTES);
 	if (!result)
-		result = c->memory ? gio_register(c->gio, c->memory, DRIVE_BATCHES * DRIVE_BATCH * DRIVE_IO_BYTES)
-		                   : -ENOMEM;
+		result =
+		    c->memory ? gio_register(c->gio, c->memory, DRIVE_BATCHES * DRIVE_BATCH * DRIVE_IO_BYTES) : -ENOMEM;
 	if (result)
 		snprintf(c->how, sizeof(c->how), "not measured: %.200s", tutti_error_message());
 	else

@@ -180,6 +180,7 @@ int engine_block_new(struct engine *e, uint32_t stream, struct engine_block **ou
 		d->dev[i].qp = e->info.ns[i].unit;
 		d->dev[i].nsid = e->info.ns[i].nsid;
 		d->dev[i].lba_shift = (uint32_t)__builtin_ctz(e->info.ns[i].lba_bytes);
+		d->dev[i].boundary_bytes = e->info.ns[i].boundary_bytes;
 		d->dev[i].first_byte = e->o.first_byte[i];
 		d->dev[i].end_byte = e->o.end_byte[i];
 		d->dev[i].medium = e->medium[i];

@@ -102,6 +102,14 @@ static void ring_all(struct media *m)
 	m->to_ring = 0;
 }
 
+/* Bytes from this one to the next boundary that the device tells. */
+static uint64_t to_boundary(const struct media *m, uint32_t dev, uint64_t offset)
+{
+	uint64_t boundary = m->info.ns[dev].boundary_bytes;
+
+	return boundary ? boundary - offset % boundary : UINT64_MAX;
+}
+
 /* Fills free cells from the cursor. Returns how many commands were made. */
 static uint32_t fill(struct media *m, struct cursor *c)
 {
@@ -109,14 +117,16 @@ static uint32_t fill(struct media *m, struct cursor *c)
 
 	for (uint32_t i = 0; i < CELLS && c->io < c->n; i++) {
 		struct store_io *io = &c->ios[c->io];
-		uint64_t left = io->bytes - c->at;
+		uint64_t left = io->bytes - c->at, edge;
 		int rc;
 
 		if (m->cell[i].io)
 			continue;
 		m->cell[i].io = io;
 		m->cell[i].at = c->at;
-		m->cell[i].bytes = left < m->cell_bytes ? left : m->cell_bytes;
+		left = left < m->cell_bytes ? left : m->cell_bytes;
+		edge = to_boundary(m, io->dev, io->offset_bytes + c->at);
+		m->cell[i].bytes = left < edge ? left : edge;
 		if (io->write && !c->zero)
 			memcpy(m->arena + (size_t)i * m->cell_bytes, (const char *)io->data + c->at, m->cell[i].bytes);
 		else if (io->write)

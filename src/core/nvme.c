@@ -2,7 +2,8 @@
  * nvme.c - which drives there are, and who has them: the kernel's nvme driver or, for us, vfio-pci or our own module.
  * All through /sys.
  *
- * A claim leaves no state of ours: driver_override is the kernel's, so that a release after a crash is the same as any.
+ * A claim is three changes in /sys (unbind, driver_override, probe); whatever of them was done when something died, a
+ * release undoes. What the drive is and whose it was is written down before the first (note.h).
  */
 #include <dirent.h>
 #include <errno.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "core/note.h"
 #include "core/pci.h"
 #include "ctrl/nvme_ctrl.h"
 #include "ctrl/pnvme.h"
@@ -149,7 +151,7 @@ static void look_at_controller(const char *folder, struct tutti_nvme *out)
 
 static void look(const char *function, struct tutti_nvme *out)
 {
-	char path[PATH];
+	char path[PATH], former[32];
 	const struct dirent *e;
 	DIR *d;
 
@@ -158,6 +160,8 @@ static void look(const char *function, struct tutti_nvme *out)
 	driver_of(function, out->driver, sizeof(out->driver));
 	for (size_t i = 0; i < sizeof(drivers) / sizeof(drivers[0]); i++)
 		out->claimed |= strcmp(out->driver, drivers[i]) == 0;
+	if (out->claimed)
+		core_note_read(function, out, former);
 	snprintf(path, sizeof(path), PCI "/devices/%.31s/nvme", function);
 	d = opendir(path);
 	while (d && (e = readdir(d)))
@@ -201,6 +205,13 @@ static int find(const char *function, struct tutti_nvme *out)
 	               function ? function : "(nothing)");
 }
 
+static int step(const char *path, const char *word)
+{
+	if (core_before_step)
+		core_before_step();
+	return write_word(path, word);
+}
+
 /* Gives the function to the driver of that name; "\n": to whoever the kernel chooses. */
 static int rebind(const char *function, const char *driver)
 {
@@ -210,11 +221,31 @@ static int rebind(const char *function, const char *driver)
 	driver_of(function, now, sizeof(now));
 	snprintf(path, sizeof(path), PCI "/devices/%.31s/driver/unbind", function);
 	if (now[0])
-		rc = write_word(path, function);
+		rc = step(path, function);
 	snprintf(path, sizeof(path), PCI "/devices/%.31s/driver_override", function);
 	if (!rc)
-		rc = write_word(path, driver);
-	return rc ? rc : write_word(PCI "/drivers_probe", function);
+		rc = step(path, driver);
+	return rc ? rc : step(PCI "/drivers_probe", function);
+}
+
+/* Gives it back: to who had it, if the kernel chooses another or nobody. */
+static int give_back(const char *function, const char *former)
+{
+	char path[PATH], now[64];
+	int rc = rebind(function, "\n");
+
+	driver_of(function, now, sizeof(now));
+	if (!rc && former[0] && strcmp(now, former)) {
+		snprintf(path, sizeof(path), PCI "/devices/%.31s/driver/unbind", function);
+		if (now[0])
+			rc = step(path, function);
+		snprintf(path, sizeof(path), PCI "/drivers/%.31s/bind", former);
+		if (!rc)
+			rc = step(path, function);
+	}
+	if (!rc)
+		core_note_remove(function);
+	return rc;
 }
 
 /* What stands in the way of the drive n and the driver wanted. */
@@ -224,6 +255,12 @@ static int check_claim(const struct tutti_nvme *n, const char *serial, const cha
 
 	if (n->claimed)
 		return err_set(-EALREADY, "%s is claimed already, by %s", n->function, n->driver);
+	if (!n->driver[0])
+		return err_set(
+		    -EPERM,
+		               "%s has no driver, so that its serial number can't be asked for; give it back to the kernel "
+		               "first: tutti nvme release %s",
+		    n->function, n->function);
 	if (!serial || !n->serial[0] || strcmp(serial, n->serial))
 		return err_set(-EPERM, "%s is a %s with serial number '%s', not '%s'; nothing was done", n->function,
 		               n->model, n->serial, serial ? serial : "");
@@ -247,6 +284,9 @@ int tutti_nvme_claim(const char *function, const char *serial, enum tutti_nvme_d
 		rc = check_claim(&n, serial, wanted);
 	if (rc)
 		return rc;
+	rc = core_note_write(&n);
+	if (rc)
+		return rc;
 	rc = rebind(function, wanted);
 	driver_of(function, driver, sizeof(driver));
 	if (!rc && strcmp(driver, wanted))
@@ -256,7 +296,7 @@ int tutti_nvme_claim(const char *function, const char *serial, enum tutti_nvme_d
 		char why[ERR_TEXT_BYTES];
 
 		snprintf(why, sizeof(why), "%s", err_text());
-		rebind(function, "\n"); /* as it was */
+		give_back(function, n.driver); /* as it was */
 		err_set(rc, "%s", why);
 	}
 	return rc;
@@ -279,19 +319,21 @@ static void node_of(const struct tutti_nvme *n, char *out, size_t bytes)
 int tutti_nvme_release(const char *function)
 {
 	struct tutti_nvme n;
-	char path[96];
-	int fd, rc = find(function, &n);
+	char path[96], former[32] = "";
+	int fd, noted, rc = find(function, &n);
 
 	if (rc)
 		return rc;
+	noted = core_note_read(function, &n, former) == 0;
+	if (!n.claimed && n.driver[0] && !noted) /* with a note: a claim or a release that died before its end */
+		return err_set(-EALREADY, "%s is not claimed: its driver is %s", function, n.driver);
 	if (!n.claimed)
-		return err_set(-EALREADY, "%s is not claimed: its driver is %s", function,
-		               n.driver[0] ? n.driver : "none");
+		return give_back(function, former);
 	node_of(&n, path, sizeof(path));
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0 && errno == EBUSY)
 		return err_set(-EBUSY, "%s: a process drives it (%s is open); stop that first", function, path);
 	if (fd >= 0)
 		close(fd);
-	return rebind(function, "\n");
+	return give_back(function, former);
 }

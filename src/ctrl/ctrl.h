@@ -26,6 +26,7 @@ struct ctrl_ns_info {
 	uint32_t
 	    mem_align_bytes; /* alignment of data addresses that the fast path needs (statx dio_mem_align, else lba) */
 	uint32_t preferred_io_bytes;   /* 128 to 512 KiB */
+	uint32_t boundary_bytes;       /* commands don't cross its multiples: a power of two, 4096 at least; 0: none */
 	int direct;                    /* 0: the file system has no O_DIRECT; I/O goes through the page cache */
 	uint32_t unit;                 /* whose queue pairs reach it */
 	uint32_t nsid;                 /* what commands call it */

@@ -101,8 +101,8 @@ static int claim_get(const char *name, struct claim **out)
 	else if (!c->fn)
 		rc = claim_new(c, name);
 	else if (c->pid != getpid())
-		rc = err_set(-EBUSY, "%s: process %d opened it and then made this one by fork; close it before forking", name,
-		             (int)c->pid);
+		rc = err_set(-EBUSY, "%s: process %d opened it and then made this one by fork; close it before forking",
+		             name, (int)c->pid);
 	if (!rc) {
 		c->users++;
 		*out = c;
@@ -248,6 +248,11 @@ static int add_target(struct ctrl *c, const char *path)
 	                             .nsid = nsid};
 	if (ns->boundary_bytes >= PREFERRED_MIN && ns->boundary_bytes <= PREFERRED_MAX)
 		out->preferred_io_bytes = ns->boundary_bytes;
+	if (ns->boundary_bytes >= DEV_PAGE_BYTES && !(ns->boundary_bytes & (ns->boundary_bytes - 1)))
+		out->boundary_bytes = ns->boundary_bytes;
+	else if (ns->boundary_bytes)
+		log_note("%s, namespace %u: its I/O boundary of %u bytes is no power of two of pages; not kept to",
+		         f->name, nsid, ns->boundary_bytes);
 	c->info.n_ns++;
 	return 0;
 }

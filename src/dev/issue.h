@@ -49,9 +49,23 @@ PORT_FN void dev_span_advance(struct dev_span *span, uint32_t n)
 	span->part_offset = 0;
 }
 
-/* Direct: data pointer straight into registered memory. Fills cut->n or cut->part_bytes; returns bytes, or -errno. */
+/* How long a command may be that begins at byte `offset` of the device: MDTS, and up to the drive's next boundary. */
+PORT_FN uint64_t dev_room(const struct dev_block *b, uint32_t dev, uint64_t offset)
+{
+	uint64_t boundary = b->dev[dev].boundary_bytes, room = b->mdts_bytes;
+
+	if (boundary && boundary - (offset & (boundary - 1)) < room)
+		room = boundary - (offset & (boundary - 1));
+	return room;
+}
+
+/*
+ * Direct: data pointer straight into registered memory, at most `room` bytes. Fills cut->n or cut->part_bytes; returns
+ * bytes, or -errno.
+ */
 PORT_FN int64_t dev_fit_direct(const struct dev_block *b, const struct dev_step *s, const struct geom_place *place,
-                               uint32_t n_max, struct dev_dptr *d, const struct dev_list *list, struct dev_span *cut)
+                               uint32_t n_max, uint64_t room, struct dev_dptr *d, const struct dev_list *list,
+                               struct dev_span *cut)
 {
 	uint64_t total = 0, added, want;
 	struct dev_elem at = dev_run_elem(s, cut, place, cut->pos);
@@ -65,7 +79,7 @@ PORT_FN int64_t dev_fit_direct(const struct dev_block *b, const struct dev_step 
 
 		if (cut->n)
 			at = dev_run_elem(s, cut, place, cut->pos + cut->n);
-		if (total + at.bytes > b->mdts_bytes)
+		if (total + at.bytes > room)
 			break;
 		rc = dev_add_memory(&b->map, d, at.mem, at.bytes, &added);
 		if (rc && !cut->n)
@@ -79,7 +93,7 @@ PORT_FN int64_t dev_fit_direct(const struct dev_block *b, const struct dev_step 
 	if (cut->n)
 		return (int64_t)total;
 	/* One element is too large: take a part, at a page boundary, so that parts of its checksum add up. */
-	want = at.bytes - cut->part_offset < b->mdts_bytes ? at.bytes - cut->part_offset : b->mdts_bytes;
+	want = at.bytes - cut->part_offset < room ? at.bytes - cut->part_offset : room;
 	for (int again = 0; again < 2; again++) {
 		dev_dptr_begin(d, list, b->sgl_max);
 		rc = dev_add_memory(&b->map, d, at.mem + cut->part_offset, want, &added);
@@ -98,11 +112,13 @@ PORT_FN int64_t dev_fit_direct(const struct dev_block *b, const struct dev_step 
 
 /* Bounce: whole pitches, one after the other in one buffer. */
 PORT_FN int64_t dev_fit_bounce(const struct dev_block *b, const struct dev_step *s, const struct geom_place *place,
-                               uint32_t n_max, struct dev_dptr *d, const struct dev_cmd *c, struct dev_span *cut)
+                               uint32_t n_max, uint64_t room, struct dev_dptr *d, const struct dev_cmd *c,
+                               struct dev_span *cut)
 {
 	struct dev_elem at = dev_run_elem(s, cut, place, cut->pos);
-	uint64_t room = b->bounce_bytes < b->mdts_bytes ? b->bounce_bytes : b->mdts_bytes, bytes, added;
+	uint64_t bytes, added;
 
+	room = b->bounce_bytes < room ? b->bounce_bytes : room;
 	if (at.pitch <= room && !cut->part_offset) {
 		cut->n = (uint32_t)(room / at.pitch) < n_max ? (uint32_t)(room / at.pitch) : n_max;
 		bytes = cut->n * at.pitch;
@@ -191,6 +207,7 @@ PORT_FN int dev_issue(struct dev_block *b, struct dev_span *span, int alone)
 	uint64_t medium;
 	struct dev_span *cut;
 	int64_t bytes;
+	uint64_t room;
 	uint32_t n_max;
 	int rc = 0;
 
@@ -210,8 +227,9 @@ PORT_FN int dev_issue(struct dev_block *b, struct dev_span *span, int alone)
 	c->alone = (uint8_t)alone;
 	c->medium = medium ? medium + at.offset + span->part_offset : 0;
 	n_max = alone ? 1 : dev_run_contiguous(s, span, &place);
-	bytes = bounce ? dev_fit_bounce(b, s, &place, n_max, &d, c, cut)
-	               : dev_fit_direct(b, s, &place, n_max, &d, &c->list, cut);
+	room = dev_room(b, at.dev, at.offset + span->part_offset);
+	bytes = bounce ? dev_fit_bounce(b, s, &place, n_max, room, &d, c, cut)
+	               : dev_fit_direct(b, s, &place, n_max, room, &d, &c->list, cut);
 	rc = bytes > 0 ? dev_cmd_make(b, c, &at, at.offset + span->part_offset, (uint64_t)bytes, &d) : (int)bytes;
 	if (rc) {
 		dev_elem_fail(b, s, span, span->pos, rc);

@@ -71,7 +71,7 @@ struct dev_target {
 	uint32_t qp; /* index into dev_block.qp */
 	uint32_t nsid;
 	uint32_t lba_shift;
-	uint32_t rsvd;
+	uint32_t boundary_bytes; /* commands don't cross its multiples; a power of two, pages; 0: none */
 	uint64_t first_byte; /* of the pool on it: the one place where addresses are checked before a command is made */
 	uint64_t end_byte;
 	/* Not 0: device code writes objects straight into the medium, which lies here, and the command follows: this

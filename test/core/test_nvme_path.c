@@ -42,6 +42,7 @@ static void drives_down(int n, int faults)
 		CHECK_EQ(mock_pending(mocks[i]), 0);
 		CHECK_EQ(mock_mapped_bytes(mocks[i]), 0);
 		CHECK_EQ(c.bad_doorbells, 0);
+		CHECK_EQ(c.crossed, 0);
 		CHECK_EQ(c.en_under_load, 0);
 		CHECK(faults || c.double_ids == 0);
 		CHECK(faults || c.dma_faults == 0);
@@ -128,6 +129,21 @@ static void blocks_of_4096(void) { round_trip(&(struct mock_opts){.lba_bytes = 4
 static void small_transfers(void) { round_trip(&(struct mock_opts){.mdts = 1}, shape_on(4), 2); }
 static void no_limit(void) { round_trip(&(struct mock_opts){0}, shape_on(2), 2); }
 static void without_sgl(void) { round_trip(&(struct mock_opts){.no_sgl = 1, .mdts = 5}, shape_on(4), 2); }
+
+/* Commands end at the boundary that the drive tells, whether objects do or not. */
+static void at_boundaries(void)
+{
+	round_trip(&(struct mock_opts){.mdts = 7, .boundary_bytes = 131072}, shape_on(2), 2);
+	round_trip(&(struct mock_opts){.mdts = 7, .boundary_bytes = 8192}, shape_on(1), 1);
+}
+
+static void at_boundaries_bounced(void)
+{
+	struct rig_shape s = shape_on(2);
+
+	s.misalign = 1;
+	round_trip(&(struct mock_opts){.mdts = 7, .boundary_bytes = 16384}, s, 2);
+}
 
 /* Memory that the drives see in pieces: no IOMMU, or one that maps one to one. Runs end inside of objects. */
 static void memory_in_pieces(void)
@@ -308,7 +324,7 @@ static void retrieve_in(const struct trouble *t)
 	CHECK_EQ(rig_store(&r, keys, N, from, &stored), 0);
 	enables = mock_count(mocks[0]).enables;
 	forward(to, 3);
-	mock_script(mocks[0], t->deed, t->arg, 1, t->opcode, 9, t->count);
+	mock_script(mocks[0], t->deed, t->arg, 1, t->opcode, 4, t->count);
 	failed = retrieve(&r, keys, to, &hit);
 	CHECK_EQ(hit, N);
 	CHECK(t->harmless ? failed == 0 : failed > 0);
@@ -412,6 +428,8 @@ int main(void)
 	CHECK_RUN(small_transfers);
 	CHECK_RUN(no_limit);
 	CHECK_RUN(without_sgl);
+	CHECK_RUN(at_boundaries);
+	CHECK_RUN(at_boundaries_bounced);
 	CHECK_RUN(memory_in_pieces);
 	CHECK_RUN(memory_in_pieces_without_sgl);
 	CHECK_RUN(bounced_in_pieces);

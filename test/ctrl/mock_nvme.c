@@ -293,6 +293,9 @@ static int io_transfer(struct mock *m, const struct nvme_sqe *e, struct held *la
 		return NVME_SC_LBA_RANGE;
 	if (m->o.mdts && w.left > 4096u << m->o.mdts)
 		return NVME_SC_INVALID_FIELD;
+	if (m->o.boundary_bytes)
+		m->n.crossed += lba * m->o.lba_bytes / m->o.boundary_bytes !=
+		                ((lba + blocks) * m->o.lba_bytes - 1) / m->o.boundary_bytes;
 	w.medium = m->medium + (e->nsid - 1) * m->o.ns_bytes + lba * m->o.lba_bytes;
 	m->n.reads += e->opcode == NVME_CMD_READ;
 	m->n.writes += e->opcode == NVME_CMD_WRITE;
@@ -324,6 +327,7 @@ static uint32_t identify(struct mock *m, const struct nvme_sqe *e)
 		c->sgls = m->o.no_sgl ? 0 : 1;
 	} else if (e->cdw10 == NVME_CNS_NAMESPACE && e->nsid && e->nsid <= m->o.n_ns) {
 		n->nsze = n->ncap = m->o.ns_bytes / m->o.lba_bytes;
+		n->noiob = (uint16_t)(m->o.boundary_bytes / m->o.lba_bytes);
 		n->lbaf[0].lbads = (uint8_t)__builtin_ctz(m->o.lba_bytes);
 		n->lbaf[0].ms = (uint16_t)m->o.metadata_bytes;
 	} else if (e->cdw10 == NVME_CNS_ACTIVE_LIST) {

@@ -26,6 +26,7 @@ enum mock_deed {
 
 struct mock_opts {
 	uint32_t n_ns, lba_bytes, mdts, metadata_bytes; /* mdts as in Identify */
+	uint32_t boundary_bytes;
 	uint64_t ns_bytes;
 	uint32_t queues, mqes, vectors;
 	uint32_t dstrd;
@@ -43,6 +44,8 @@ struct mock_counts {
 	uint64_t denied;         /* it wanted to write while bus mastering was off */
 	uint64_t double_ids;     /* a command id was used while a command of that id was in flight */
 	uint64_t bad_doorbells;
+	uint64_t crossed;        /* transfers over the boundary that it told */
+	uint64_t deallocated_bytes;
 	uint64_t en_under_load;  /* CC.EN was cleared while I/O commands were in flight, bus mastering on */
 };
 
