@@ -213,7 +213,7 @@ DIST = $(BUILD)/python/$(if $(CUDA),dist-cuda,dist)
 wheel: ## Python wheel, library inside, into $(BUILD)/python/dist; CUDA=1: with the GPU executor, into .../dist-cuda
 	$(PYTHON) -m pip wheel --no-deps -w $(DIST) ./python $(if $(CUDA),-C cmake.define.TUTTI_CUDA=ON)
 test-python: ## the wheel in a fresh virtual environment, and its tests
-	@$(RUN) --jobs 1 test/python/test_package.sh
+	@$(RUN) --jobs 1 --timeout 900 test/python/test_package.sh
 
 # ---- trying it ----
 
