@@ -82,7 +82,7 @@ class Lane:
         block; bounce_bytes: bound of bounce buffers; 0 is the library's default in each. deadline_s: of one kernel's
         I/O. store_queue_layers: bound of queued layer stores. verify: compare checksums on retrieve; False is refused
         for what was not synced. NotFoundError: the pool has no such namespace. BusyError, CorruptError, NoDeviceError
-        as Pool.open. NotSupportedError: executor "cuda" in a build without it, or without a GPU.
+        as Pool.open. NotSupportedError: executor "cuda" in a build without it; NoDeviceError: without a GPU.
         """
         o = ffi.new("struct tutti_lane_opts *")
         o.size = ffi.sizeof("struct tutti_lane_opts")
