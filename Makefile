@@ -62,6 +62,7 @@ FUZZ_SRC := $(sort $(wildcard test/fuzz/fuzz_*.c))
 SOAK_SRC := $(sort $(wildcard test/soak/soak_*.c))
 BENCH_SRC := $(sort $(wildcard bench/*.c))
 MICRO_SRC := $(sort $(wildcard bench/micro/micro_*.c))
+GPU_BENCH_SRC := $(sort $(wildcard bench/gpu/*.c))
 EXAMPLE_SRC := $(sort $(wildcard examples/*.c))
 SCRIPT_TESTS := $(sort $(wildcard test/*/test_*.sh test/*/test_*.py))
 
@@ -78,6 +79,8 @@ CLI = $(BUILD)/tutti
 CLI_PARTS = $(BUILD)/libcli.a
 SUPPORT = $(BUILD)/libtestsupport.a
 BENCH = $(BUILD)/bench/tutti-bench
+# The benchmark of the GPU path: in a build with CUDA only.
+GPU_BENCH = $(BUILD)/bench/tutti-gpu
 TESTS = $(call prog,$(TEST_SRC))
 FUZZERS = $(call prog,$(FUZZ_SRC))
 SOAKS = $(call prog,$(SOAK_SRC))
@@ -104,7 +107,7 @@ $(BUILD)/flags: FORCE
 FORCE:
 
 # private: not the flags file's, which is made before them.
-$(BUILD)/obj/test/%.o $(BUILD)/obj/bench/micro/%.o: private CPPFLAGS += $(TEST_CPPFLAGS)
+$(BUILD)/obj/test/%.o $(BUILD)/obj/bench/micro/%.o $(BUILD)/obj/bench/gpu/%.o: private CPPFLAGS += $(TEST_CPPFLAGS)
 
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -115,7 +118,7 @@ $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	@$(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
--include $(BUILD)/obj/src/exec/io_kernel.cu.d
+-include $(addprefix $(BUILD)/obj/,src/exec/io_kernel.cu.d bench/gpu/kernels.cu.d)
 
 # Archives are made anew (an object whose source is gone must not stay), by appending: two rooms may have a header.c.
 define archive
@@ -162,6 +165,8 @@ $(MICRO): $(BUILD)/micro/%: $(BUILD)/obj/bench/micro/%.o $(TEST_LIBS)
 	$(link) $(CLI_LIBS) -o $@
 $(BENCH): $(call obj,$(BENCH_SRC)) $(STATIC)
 	$(link) $(CLI_LIBS) -o $@
+$(GPU_BENCH): $(call obj,$(GPU_BENCH_SRC)) $(BUILD)/obj/bench/gpu/kernels.cu.o $(TEST_LIBS)
+	$(link) $(CLI_LIBS) -o $@
 $(EXAMPLES): $(BUILD)/%: $(BUILD)/obj/%.o $(STATIC)
 	$(link) $(LIBS) -o $@
 
@@ -180,7 +185,7 @@ $(BUILD)/tutti.bash: $(CLI)
 	@$(CLI) help --completion > $@
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(CLI_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(FUZZ_SRC) $(SOAK_SRC) \
-	$(BENCH_SRC) $(MICRO_SRC) $(EXAMPLE_SRC)))
+	$(BENCH_SRC) $(MICRO_SRC) $(GPU_BENCH_SRC) $(EXAMPLE_SRC)))
 
 # ---- the GPU ----
 
@@ -191,20 +196,20 @@ cuda: ## with the GPU executor, into $(BUILD)/cuda: library, command, tests, mic
 # libraries inside, and the libraries and headers to build them there.
 GPU_PACK = .carry/gpu
 GPU_PROGRAMS = tutti test/exec/test_cuda test/exec/test_gpu_streams test/core/test_faults test/core/test_timeouts \
-	test/core/test_completions micro/micro_gpu
+	test/core/test_completions bench/tutti-gpu
 GPU_LIBS = uring xxhash crypto jansson lzma
 GPU_HEADERS = liburing.h liburing xxhash.h openssl jansson.h jansson_config.h lzma.h lzma
-gpu-pack: ## programs and libraries for tools/gpu-check on another machine, into .carry/gpu
+gpu-pack: ## programs and libraries for tools/gpu-check on another machine, into .carry/gpu/pack.tgz
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/pack CUDA=1 LIBS_STATIC=1 \
 		$(addprefix $(BUILD)/pack/,$(GPU_PROGRAMS))
-	@rm -rf $(GPU_PACK) && mkdir -p $(GPU_PACK)/lib $(GPU_PACK)/include
-	@for p in $(GPU_PROGRAMS); do strip -o $(GPU_PACK)/$$(basename $$p) $(BUILD)/pack/$$p || exit; done
-	@cd $(GPU_PACK) && tar cf - $(notdir $(GPU_PROGRAMS)) | xz -0 --lzma2=preset=0,dict=64MiB > programs.tar.xz && \
-		rm $(notdir $(GPU_PROGRAMS)) # alike as they are, they pack to a tenth
-	@for l in $(GPU_LIBS); do cp "$$($(CC) -print-file-name=lib$$l.a)" $(GPU_PACK)/lib || exit; done
+	@rm -rf $(GPU_PACK) $(BUILD)/pack/out && mkdir -p $(GPU_PACK) $(BUILD)/pack/out/lib $(BUILD)/pack/out/include
+	@for p in $(GPU_PROGRAMS); do strip -o $(BUILD)/pack/out/$$(basename $$p) $(BUILD)/pack/$$p || exit; done
+	@for l in $(GPU_LIBS); do \
+		strip -g -o $(BUILD)/pack/out/lib/lib$$l.a "$$($(CC) -print-file-name=lib$$l.a)" || exit; done
 	@for h in $(GPU_HEADERS); do for d in /usr/include /usr/include/x86_64-linux-gnu; do \
-		[ ! -e $$d/$$h ] || cp -r $$d/$$h $(GPU_PACK)/include/; done; done
-	@du -sh $(GPU_PACK)
+		[ ! -e $$d/$$h ] || cp -r $$d/$$h $(BUILD)/pack/out/include/; done; done
+	@tar -czf $(GPU_PACK)/pack.tgz -C $(BUILD)/pack/out .
+	@du -sh $(GPU_PACK)/pack.tgz
 
 # ---- the Python package ----
 
@@ -220,7 +225,7 @@ test-python: ## the wheel in a fresh virtual environment, and its tests
 demo: all ## a pool in a file, real documents, a kill in the middle, a table and a plot
 	$(CLI) demo
 
-bench-programs: $(if $(BENCH_SRC),$(BENCH)) $(MICRO)
+bench-programs: $(if $(BENCH_SRC),$(BENCH)) $(MICRO) $(if $(CUDA),$(GPU_BENCH))
 bench: all bench-programs ## every number of the README; writes $(BUILD)/bench.json
 	BUILD=$(BUILD) bench/run $(BENCH_ARGS)
 

@@ -72,7 +72,8 @@ static void shape_layout(struct rig *r, uint32_t rank)
 		stride *= count;
 	}
 	r->memory_bytes = stride + s->misalign + 4096;
-	r->memory[rank] = mmap(NULL, r->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	r->memory[rank] =
+	    mmap(NULL, r->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (r->memory[rank] == MAP_FAILED)
 		need(-ENOMEM, "KV memory");
 	for (uint32_t l = 0; l < s->layers; l++)
