@@ -16,7 +16,7 @@ PREFIX = /usr/local
 LIBDIR = $(PREFIX)/lib
 DESTDIR =
 FUZZ_SECONDS = 60
-SOAK_SECONDS = 3600
+SOAK_SECONDS = 600
 # Handed to bench/run.
 BENCH_ARGS =
 

@@ -308,24 +308,33 @@ void rig_keys(const struct rig *r, uint64_t seed, size_t n, struct tutti_key *ke
 
 /* ---- moves ---- */
 
+int rig_put(struct rig *r, uint32_t rank, const void *blob, size_t bytes, const uint64_t *blocks, size_t n, void *done,
+            size_t room, size_t *done_bytes)
+{
+	struct tutti_plan *p;
+	int rc = tutti_plan_open(r->lane[rank], blob, bytes, blocks, n, &p), finished;
+
+	*done_bytes = 0;
+	if (rc)
+		return rc;
+	for (uint32_t l = 0; l < r->shape.layers && !rc; l++)
+		rc = tutti_store_layer(p, l);
+	finished = tutti_plan_finish(p, rig_now() + PLAN_DEADLINE_NS, done, room, done_bytes);
+	if (finished)
+		*done_bytes = 0;
+	return finished ? finished : rc;
+}
+
 static int store_rank(struct rig *r, uint32_t rank, const void *blob, size_t bytes, const uint64_t *blocks, size_t n)
 {
-	size_t done_bytes = tutti_completion_blob_bytes(n), bad;
-	struct tutti_plan *p;
-	void *done = malloc(done_bytes);
-	int rc = tutti_plan_open(r->lane[rank], blob, bytes, blocks, n, &p);
+	size_t room = tutti_completion_blob_bytes(n), done_bytes, bad;
+	void *done = malloc(room);
+	int rc = rig_put(r, rank, blob, bytes, blocks, n, done, room, &done_bytes);
 
-	if (!rc) {
-		for (uint32_t l = 0; l < r->shape.layers && !rc; l++)
-			rc = tutti_store_layer(p, l);
-		int finished = tutti_plan_finish(p, rig_now() + PLAN_DEADLINE_NS, done, done_bytes, &done_bytes);
+	if (done_bytes) {
+		int told = tutti_complete(r->ns, done, done_bytes, &bad);
 
-		rc = finished ? finished : rc;
-		if (!finished) {
-			int told = tutti_complete(r->ns, done, done_bytes, &bad);
-
-			rc = rc ? rc : told ? told : bad ? -EIO : 0;
-		}
+		rc = rc ? rc : told ? told : bad ? -EIO : 0;
 	}
 	free(done);
 	return rc;
@@ -355,30 +364,39 @@ int rig_store(struct rig *r, const struct tutti_key *keys, size_t n, const uint6
 	return rc;
 }
 
+int rig_get(struct rig *r, uint32_t rank, const void *blob, size_t bytes, const uint64_t *blocks, size_t n,
+            int per_layer, size_t *bad, void *done, size_t room, size_t *done_bytes)
+{
+	struct tutti_plan *p;
+	int rc = tutti_plan_open(r->lane[rank], blob, bytes, blocks, n, &p), finished;
+
+	*done_bytes = 0;
+	if (rc)
+		return rc;
+	rc = per_layer ? 0 : tutti_retrieve(p);
+	for (uint32_t l = 0; l < r->shape.layers && !rc && per_layer; l++)
+		rc = tutti_retrieve_layer(p, l);
+	for (uint32_t l = 0; l < r->shape.layers && !rc; l++)
+		if (tutti_wait_layer(p, l, rig_now() + PLAN_DEADLINE_NS) == -ETIMEDOUT)
+			rc = -ETIMEDOUT;
+	rig_pull(r, rank);
+	for (size_t i = 0; i < n && !rc; i++)
+		*bad += tutti_plan_failed(p, i) != 0;
+	finished = tutti_plan_finish(p, rig_now() + PLAN_DEADLINE_NS, done, room, done_bytes);
+	if (finished)
+		*done_bytes = 0;
+	return finished ? finished : rc;
+}
+
 static int retrieve_rank(struct rig *r, uint32_t rank, const void *blob, size_t bytes, const uint64_t *blocks, size_t n,
                          int per_layer, size_t *bad)
 {
-	size_t done_bytes = tutti_completion_blob_bytes(n), dropped;
-	void *done = malloc(done_bytes);
-	struct tutti_plan *p;
-	int rc = tutti_plan_open(r->lane[rank], blob, bytes, blocks, n, &p);
+	size_t room = tutti_completion_blob_bytes(n), done_bytes, dropped;
+	void *done = malloc(room);
+	int rc = rig_get(r, rank, blob, bytes, blocks, n, per_layer, bad, done, room, &done_bytes);
 
-	if (!rc) {
-		rc = per_layer ? 0 : tutti_retrieve(p);
-		for (uint32_t l = 0; l < r->shape.layers && !rc && per_layer; l++)
-			rc = tutti_retrieve_layer(p, l);
-		for (uint32_t l = 0; l < r->shape.layers && !rc; l++)
-			if (tutti_wait_layer(p, l, rig_now() + PLAN_DEADLINE_NS) == -ETIMEDOUT)
-				rc = -ETIMEDOUT;
-		rig_pull(r, rank);
-		for (size_t i = 0; i < n && !rc; i++)
-			*bad += tutti_plan_failed(p, i) != 0;
-		int finished = tutti_plan_finish(p, rig_now() + PLAN_DEADLINE_NS, done, done_bytes, &done_bytes);
-
-		rc = finished ? finished : rc;
-		if (!finished)
-			rc = rc ? rc : tutti_complete(r->ns, done, done_bytes, &dropped);
-	}
+	if (done_bytes && !rc)
+		rc = tutti_complete(r->ns, done, done_bytes, &dropped);
 	free(done);
 	return rc;
 }

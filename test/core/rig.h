@@ -98,6 +98,14 @@ int rig_store(struct rig *r, const struct tutti_key *keys, size_t n, const uint6
  * layer. */
 int rig_retrieve(struct rig *r, const struct tutti_key *keys, size_t n, const uint64_t *blocks, int per_layer,
                  size_t *hit, size_t *bad);
+/*
+ * A lane's half of these, for a plan that another process made: moves its n blocks, layer by layer. done: the
+ * completion blob, of *done_bytes; 0 if there is none. The first failure; *bad: blocks that failed.
+ */
+int rig_put(struct rig *r, uint32_t rank, const void *blob, size_t bytes, const uint64_t *blocks, size_t n, void *done,
+            size_t room, size_t *done_bytes);
+int rig_get(struct rig *r, uint32_t rank, const void *blob, size_t bytes, const uint64_t *blocks, size_t n,
+            int per_layer, size_t *bad, void *done, size_t room, size_t *done_bytes);
 uint64_t rig_now(void);
 
 #endif

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "check.h"
+#include "core/party.h"
 #include "core/pool.h"
 #include "core/rig.h"
 #include "core/scratch.h"
@@ -47,8 +48,9 @@ static const struct rig_shape shape = {.ranks = 2,
                                        .pool_bytes = 8u << 20};
 static const uint64_t blocks[N] = {3, 9, 1, 14, 7, 4};
 
-static pid_t pid[PARTIES];
-static int sock[PARTIES];
+static struct party parties[PARTIES];
+/* Where the next party kills itself: in its n-th write (0: nowhere), after so many bytes of it. */
+static uint64_t kill_write, kill_bytes;
 
 /* ---- the parties ---- */
 
@@ -90,7 +92,7 @@ static void as_store(struct rig *r, struct msg *m)
 static void as_lane(struct rig *r, uint32_t rank, struct msg *m)
 {
 	struct tutti_key keys[N];
-	struct tutti_plan *p;
+	size_t bad = 0;
 
 	rig_keys(r, (uint64_t)m->chain + 1, N, keys);
 	if (m->op == OPEN) {
@@ -98,24 +100,19 @@ static void as_lane(struct rig *r, uint32_t rank, struct msg *m)
 	} else if (m->op == PUT) {
 		for (uint32_t i = 0; i < N; i++)
 			rig_fill(r, rank, blocks[i], &keys[i]);
-		m->rc = tutti_plan_open(r->lane[rank], m->blob, m->bytes, blocks, N, &p);
-		for (uint32_t l = 0; l < shape.layers && !m->rc; l++)
-			m->rc = tutti_store_layer(p, l);
-		m->rc = m->rc ? m->rc : tutti_plan_finish(p, rig_now() + LEASE_NS, m->blob, BLOB, &m->bytes);
+		m->rc = rig_put(r, rank, m->blob, m->bytes, blocks, N, m->blob, BLOB, &m->bytes);
 	} else if (m->op == GET) {
 		rig_wipe(r, rank);
-		m->rc = tutti_plan_open(r->lane[rank], m->blob, m->bytes, blocks, m->hit, &p);
-		m->rc = m->rc ? m->rc : tutti_retrieve(p);
-		m->rc = m->rc ? m->rc : tutti_wait_layer(p, shape.layers - 1, rig_now() + LEASE_NS);
+		m->rc = rig_get(r, rank, m->blob, m->bytes, blocks, m->hit, 0, &bad, m->blob, BLOB, &m->bytes);
+		m->rc = m->rc ? m->rc : bad ? -EIO : 0;
 		for (uint32_t i = 0; i < m->hit && !m->rc; i++)
 			m->rc = rig_wrong(r, rank, blocks[i], &keys[i]) ? -EILSEQ : 0;
-		m->rc = m->rc ? m->rc : tutti_plan_finish(p, rig_now() + LEASE_NS, m->blob, BLOB, &m->bytes);
 	} else if (m->op == CLOSE) {
 		m->rc = tutti_lane_close(r->lane[rank]);
 	}
 }
 
-static void party(enum who who, int fd, uint64_t kill_write, uint64_t kill_bytes)
+static void serve(uint32_t who, int fd)
 {
 	struct fault_io *f = fault_io_new(0);
 	struct fault_rule rule = {.kind = FAULT_KILL, .ops = FAULT_WRITE, .nth = kill_write, .value = kill_bytes};
@@ -135,38 +132,6 @@ static void party(enum who who, int fd, uint64_t kill_write, uint64_t kill_bytes
 		if (send(fd, &m, sizeof(m), MSG_NOSIGNAL) != sizeof(m))
 			break;
 	}
-	_exit(0); /* no destructors: as a crash would */
-}
-
-static void start(enum who who, uint64_t kill_write, uint64_t kill_bytes)
-{
-	int pair[2];
-
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
-		exit(1);
-	fflush(stdout);
-	pid[who] = fork();
-	if (pid[who] == 0) {
-		for (int k = 0; k < PARTIES; k++)
-			if (sock[k] >= 0)
-				close(sock[k]); /* else nobody would see the end of a dead one's socket */
-		close(pair[0]);
-		party(who, pair[1], kill_write, kill_bytes);
-	}
-	close(pair[1]);
-	sock[who] = pair[0];
-}
-
-static void stop(enum who who, int sig)
-{
-	if (pid[who] <= 0)
-		return;
-	if (sig)
-		kill(pid[who], sig);
-	close(sock[who]);
-	sock[who] = -1;
-	waitpid(pid[who], NULL, 0);
-	pid[who] = 0;
 }
 
 /* ---- the story ---- */
@@ -184,13 +149,13 @@ static int ask(struct story *s, enum who to, int op, int chain, struct msg *m)
 	if (s->broken)
 		return -1;
 	if (++s->step == s->kill_at)
-		stop(s->victim, SIGKILL);
+		party_stop(&parties[s->victim], SIGKILL);
 	m->op = op;
 	m->chain = chain;
-	if (sock[to] < 0 || send(sock[to], m, sizeof(*m), MSG_NOSIGNAL) != sizeof(*m) ||
-	    recv(sock[to], m, sizeof(*m), 0) != sizeof(*m)) {
+	if (!parties[to].pid || send(parties[to].sock, m, sizeof(*m), MSG_NOSIGNAL) != sizeof(*m) ||
+	    recv(parties[to].sock, m, sizeof(*m), 0) != sizeof(*m)) {
 		s->broken = 1;
-		stop(to, SIGKILL); /* it is dying, or dead: wait for that */
+		party_stop(&parties[to], SIGKILL); /* it is dying, or dead: wait for that */
 		return -1;
 	}
 	return m->rc ? (s->broken = 2, -1) : 0;
@@ -232,10 +197,10 @@ static int store_goes_on(const struct story *s)
 	struct story rest = {.step = s->step, .kill_at = 0};
 	static struct msg m;
 
-	if (pid[STORE] <= 0)
+	if (!parties[STORE].pid)
 		return 0;
-	stop(LANE0, 0);
-	stop(LANE1, 0);
+	party_stop(&parties[LANE0], 0);
+	party_stop(&parties[LANE1], 0);
 	return ask(&rest, STORE, CLOSE, 0, &m);
 }
 
@@ -312,23 +277,24 @@ static void format_in_a_child(void)
 	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-static void one_story(struct story *s, uint64_t kill_write, uint64_t kill_bytes)
+static void one_story(struct story *s, uint64_t nth_write, uint64_t bytes)
 {
 	int store_died;
 
 	format_in_a_child();
-	for (enum who w = STORE; w < PARTIES; w++)
-		sock[w] = -1;
-	for (enum who w = STORE; w < PARTIES; w++)
-		start(w, w == s->victim ? kill_write : 0, kill_bytes);
+	for (enum who w = STORE; w < PARTIES; w++) {
+		kill_write = w == s->victim ? nth_write : 0;
+		kill_bytes = bytes;
+		party_start(parties, PARTIES, w, serve);
+	}
 	tell(s);
 	CHECK(s->broken != 2); /* nobody got an error that was not somebody's death */
-	store_died = pid[STORE] <= 0;
-	if (store_died && pid[LANE0] > 0 && s->step > PARTIES)
+	store_died = !parties[STORE].pid;
+	if (store_died && parties[LANE0].pid && s->step > PARTIES)
 		CHECK_EQ(old_lanes_are_named(), 0);
 	CHECK_EQ(store_goes_on(s), 0);
 	for (enum who w = STORE; w < PARTIES; w++)
-		stop(w, 0);
+		party_stop(&parties[w], 0);
 	CHECK_EQ(look_again(s), 0);
 }
 
