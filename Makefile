@@ -88,8 +88,8 @@ MICRO = $(patsubst bench/micro/%.c,$(BUILD)/micro/%,$(MICRO_SRC))
 EXAMPLES = $(call prog,$(EXAMPLE_SRC))
 TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(PARTS)
 
-.PHONY: all lib cli cuda gpu-pack demo test test-nvme test-programs check tidy bench bench-programs fuzz \
-	fuzz-programs soak wheel test-python sanitize sanitize-programs asan-programs tsan-programs kmod \
+.PHONY: all lib cli cuda gpu-pack demo demo-vllm test test-vllm test-nvme test-programs check tidy bench \
+	bench-programs fuzz fuzz-programs soak wheel test-python sanitize sanitize-programs asan-programs tsan-programs kmod \
 	fuzz-kmod install-kmod install clean help FORCE
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -219,6 +219,18 @@ wheel: ## Python wheel, library inside, into $(BUILD)/python/dist; CUDA=1: with 
 	$(PYTHON) -m pip wheel --no-deps -w $(DIST) ./python $(if $(CUDA),-C cmake.define.TUTTI_CUDA=ON)
 test-python: ## the wheel in a fresh virtual environment, and its tests
 	@$(RUN) --jobs 1 --timeout 900 test/python/test_package.sh
+
+# ---- vLLM ----
+
+# A folder outside of the build, because installing vLLM takes minutes. Exit 77: it can't be installed here.
+VLLM_VENV = /var/tmp/tutti-vllm
+VLLM_VERSION = 0.32.0
+in_vllm = @test/vllm/install.sh $(VLLM_VENV) $(VLLM_VERSION) || { [ $$? -eq 77 ] || exit 1; \
+	echo "0 passed, 0 failed, 1 skipped"; exit 0; }; $(VLLM_VENV)/bin/python $(1)
+test-vllm: ## the connector in a real vLLM on CPU: installs it into VLLM_VENV, then ten engines
+	$(call in_vllm,test/vllm/run.py $(VLLM_VENV))
+demo-vllm: ## two questions on one document in a real vLLM, and one after a restart: times to the first token
+	$(call in_vllm,test/vllm/demo.py $(VLLM_VENV))
 
 # ---- trying it ----
 

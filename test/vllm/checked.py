@@ -27,6 +27,10 @@ def sums():
     return total
 
 
+def busy():
+    return any(c._scheduler is not None and c._scheduler.busy for c in _all)
+
+
 class CheckedConnector(TuttiConnector):
     def __init__(self, vllm_config, role, kv_cache_config):
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config

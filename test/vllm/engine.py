@@ -4,8 +4,9 @@
     engine.py PLAN.json OUT.json
 
 PLAN: {"model", "options" (of LLM), "connector" (kv_connector_extra_config; none: no connector), "policy", "checked",
-"kill_after" (SIGKILL to itself when that many requests have been answered), "requests": [one or, as a list, several at
-once]}. A request: {"seed", "tokens" (length), "tail_seed", "max_tokens", "salt", "lora"}. OUT: a list with one entry a
+"requests": [one or, as a list, several at once]}. A request: {"seed", "tokens" (length), "tail_seed", "max_tokens",
+"salt", "lora", "continues" (index of an answer: its prompt and tokens come first)}, or {"sleep_s"}, or {"kill_in_s"}:
+SIGKILL to itself that much later. OUT: a list with one entry a
 request: tokens, logprobs, cached (prompt tokens not computed), seconds to the first token and in all, finish.
 With "checked" every loaded byte is compared with what was stored (see checked.py), and OUT ends with the sums.
 """
@@ -14,14 +15,18 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 
 TAIL = 8  # tokens of a prompt that come from tail_seed
 
 
-def prompt_of(request):
+def prompt_of(request, answers):
     r = random.Random(request["seed"])
     tokens = [r.randrange(3, 1000) for _ in range(request["tokens"])]
+    if "continues" in request:
+        before = answers[request["continues"]]
+        tokens = before["prompt"] + before["tokens"] + tokens
     if "tail_seed" in request:
         r = random.Random(request["tail_seed"])
         tokens[-TAIL:] = [r.randrange(3, 1000) for _ in range(TAIL)]
@@ -47,7 +52,7 @@ def make_llm(plan):
     return LLM(model=plan["model"], **options)
 
 
-def play(llm, group):
+def play(llm, group, before):
     from vllm import SamplingParams
     from vllm.lora.request import LoRARequest
 
@@ -56,7 +61,7 @@ def play(llm, group):
                              ignore_eos=True) for r in group]
     loras = [LoRARequest(r["lora"]["name"], r["lora"]["id"], r["lora"]["path"]) if r.get("lora") else None for r in group]
     began = time.monotonic()
-    outs = llm.generate([prompt_of(r) for r in group], params, use_tqdm=False,
+    outs = llm.generate([prompt_of(r, before) for r in group], params, use_tqdm=False,
                         lora_request=loras if any(loras) else None)
     took = time.monotonic() - began
     answers = []
@@ -65,8 +70,8 @@ def play(llm, group):
         logprobs = [[[int(k), v.logprob] for k, v in d.items()] for d in c.logprobs or []]
         m = out.metrics
         ttft = getattr(m, "first_token_latency", None) if m is not None else None
-        answers.append({"tokens": list(c.token_ids), "logprobs": logprobs, "cached": out.num_cached_tokens, "s": took,
-                        "ttft_s": ttft, "finish": c.finish_reason})
+        answers.append({"tokens": list(c.token_ids), "logprobs": logprobs, "cached": out.num_cached_tokens,
+                        "prompt": list(out.prompt_token_ids), "s": took, "ttft_s": ttft, "finish": c.finish_reason})
     return answers
 
 
@@ -74,17 +79,20 @@ def main():
     plan = json.load(open(sys.argv[1]))
     llm = make_llm(plan)
     answers = []
-    for i, group in enumerate(plan["requests"]):
-        if plan.get("kill_after") == i:
-            json.dump(answers, open(sys.argv[2], "w"))
-            os.kill(os.getpid(), signal.SIGKILL)
-        if isinstance(group, dict) and "sleep_s" in group:
+    for group in plan["requests"]:
+        if "sleep_s" in group:
             time.sleep(group["sleep_s"])
-            continue
-        answers += play(llm, group)
+        elif "kill_in_s" in group:
+            json.dump(answers, open(sys.argv[2], "w"))
+            threading.Timer(group["kill_in_s"], lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+        else:
+            answers += play(llm, group, answers)
     if plan.get("checked"):
         import checked
 
+        end = time.monotonic() + 60
+        while checked.busy() and time.monotonic() < end:
+            llm.llm_engine.step()  # as a server does while the connector says that it has work
         answers.append(checked.sums())
     json.dump(answers, open(sys.argv[2], "w"))
     llm.llm_engine.engine_core.shutdown()

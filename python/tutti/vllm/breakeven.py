@@ -37,6 +37,9 @@ class Rates:
             except (OSError, ValueError, KeyError, TypeError):
                 pass  # not there, or not ours: measure anew
 
+    def __str__(self) -> str:
+        return f"a block loads in {1e3 * self.load_s:.3f} ms and is computed in {1e3 * self.compute_s:.3f} ms"
+
     @property
     def wants_probe(self) -> bool:
         return self._auto and not self.load_s

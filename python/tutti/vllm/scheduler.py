@@ -84,7 +84,8 @@ class Scheduler:
     def __init__(self, namespace: Any, options: Options, ranks: int, rates: Rates,
                  lora_digest: Callable[[Any], bytes | None] = lambda lora: None, tokens_per_step: int = 1,
                  on_published: Callable[[Track, int, int], None] | None = None,
-                 layerwise: bool = False, held_max: int = 1 << 32) -> None:
+                 layerwise: bool = False, held_max: int = 1 << 32,
+                 log: Callable[[str], None] | None = None) -> None:
         self._ns, self._options, self._ranks, self._rates = namespace, options, ranks, rates
         self._lora_digest, self._tokens_per_step, self._on_published = lora_digest, tokens_per_step, on_published
         self._layerwise, self._size = layerwise, namespace.block_tokens
@@ -94,7 +95,7 @@ class Scheduler:
         # Blocks of requests that wait for a load, or that have it and wait to be scheduled. The engine can't take them
         # back; should all its blocks be held like this, nothing could go on.
         self._held: dict[str, int] = {}
-        self._held_max = held_max
+        self._held_max, self._log = held_max, log
         self._loads: list[Load] = []
         self._bad_blocks: list[int] = []
         self._flights: dict[int, Flight] = {}
@@ -127,7 +128,10 @@ class Scheduler:
             return 0, False
         if not self._rates.worth(n):
             self.counts["break_even"] += 1
+            if self.counts["break_even"] == 1 and self._log:
+                self._log(f"tutti: a hit is not loaded, because recomputing is faster here: {self._rates}")
             return 0, False
+        self._held.pop(request.request_id, None)  # who is asked for anew holds nothing
         if self._held and sum(self._held.values()) + here + n > self._held_max:
             return None, False
         track.offer = here

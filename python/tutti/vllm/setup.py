@@ -127,14 +127,15 @@ def open_store(config: Any, options: Options, facts: list[Facts], layerwise: boo
         ns = pool.namespace(spec_of(config, options, facts[0], block_tokens))
         block_bytes = facts[0].layers * facts[0].objects_per_layer * facts[0].object_bytes
         rates = Rates(block_tokens, block_bytes, options.recompute_break_even == "auto",
-                      CACHE / f"rates-{ns.digest.hex()[:16]}.json")
+                      CACHE / f"rates-{pool.info().uuid.hex()[:16]}-{ns.digest.hex()[:16]}.json")
         events = None
         if config.kv_events_config is not None and config.kv_events_config.enable_kv_cache_events:
             events = Events(ns, block_tokens, maybe_convert_block_hash)
         speculative = getattr(config.speculative_config, "num_speculative_tokens", 0) or 0
         scheduler = Scheduler(ns, options, ranks, rates, lambda lora: lora_digest_of(lora, files_digest),
                               1 + speculative, events.published if events else None, layerwise,
-                              max(0, engine_blocks - -(-config.model_config.max_model_len // block_tokens)))
+                              max(0, engine_blocks - -(-config.model_config.max_model_len // block_tokens)),
+                              logger.info)
     except BaseException:
         pool.close()
         raise
