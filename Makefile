@@ -89,8 +89,8 @@ EXAMPLES = $(call prog,$(EXAMPLE_SRC))
 TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(PARTS)
 
 .PHONY: all lib cli cuda gpu-pack demo demo-vllm test test-vllm test-nvme test-programs check tidy bench \
-	bench-programs fuzz fuzz-programs soak wheel test-python sanitize sanitize-programs asan-programs tsan-programs \
-	kmod fuzz-kmod install-kmod install clean help FORCE
+	bench-programs fuzz fuzz-programs soak wheel test-python sanitize sanitize-programs asan-programs \
+	tsan-programs kmod fuzz-kmod install-kmod install clean help FORCE
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
