@@ -125,9 +125,30 @@ static struct iommu_domain *tutti_domain(struct tutti_dev *td)
 	return dom && dom->type & __IOMMU_DOMAIN_PAGING ? dom : NULL;
 }
 
+static int tutti_count(struct device *dev, void *n)
+{
+	++*(int *)n;
+	return 0;
+}
+
+/* Functions of one IOMMU group see each other's memory. */
+static bool tutti_alone(struct tutti_dev *td)
+{
+	struct iommu_group *group = iommu_group_get(&td->pdev->dev);
+	int n = 0;
+
+	if (!group)
+		return false;
+	iommu_group_for_each_dev(group, &n, tutti_count);
+	iommu_group_put(group);
+	return n == 1;
+}
+
+/* It reaches nothing but what was mapped for it, and can fake no interrupt. */
 static bool tutti_isolated(struct tutti_dev *td)
 {
-	return tutti_domain(td) && tutti_isolates_msi(&td->pdev->dev);
+	return tutti_domain(td) && tutti_isolates_msi(&td->pdev->dev) &&
+	       tutti_alone(td);
 }
 
 static int tutti_disable(struct tutti_dev *td)
@@ -164,8 +185,7 @@ static void tutti_stop(struct tutti_dev *td, bool by_driver)
 	ret = tutti_disable(td);
 	WRITE_ONCE(td->stuck, ret != 0);
 	if (ret)
-		dev_err(&pdev->dev, "the controller can't be disabled; it "
-				    "stays without bus mastering\n");
+		dev_err(&pdev->dev, "can't be disabled: stays off the bus\n");
 }
 
 static int tutti_master(struct tutti_dev *td, unsigned long on)
@@ -177,8 +197,7 @@ static int tutti_master(struct tutti_dev *td, unsigned long on)
 		return 0;
 	}
 	pci_clear_master(td->pdev);
-	pci_wait_for_pending_transaction(td->pdev);
-	return 0;
+	return pci_wait_for_pending_transaction(td->pdev) ? 0 : -ETIMEDOUT;
 }
 
 static int tutti_reset(struct tutti_dev *td)

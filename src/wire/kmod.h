@@ -27,7 +27,7 @@
 
 /* Flags. The IOMMU translates: addresses mean something for this function only. */
 #define TUTTI_NVME_TRANSLATES 1u
-/* And interrupts are remapped: it reaches nothing but what was mapped. Else opening it needs CAP_SYS_RAWIO. */
+/* And interrupts are remapped, its IOMMU group is its own: it reaches what was mapped. Else CAP_SYS_RAWIO opens it. */
 #define TUTTI_NVME_ISOLATED 2u
 
 struct tutti_nvme_info {
@@ -83,7 +83,7 @@ struct tutti_nvme_irqs {
 #define TUTTI_NVME_MAP _IOWR(0xE7, 1, struct tutti_nvme_map)
 #define TUTTI_NVME_RUNS _IOW(0xE7, 2, struct tutti_nvme_runs)
 #define TUTTI_NVME_UNMAP _IO(0xE7, 3)  /* argument: the id. The function can't reach the memory afterwards. */
-#define TUTTI_NVME_MASTER _IO(0xE7, 4) /* argument 1: bus mastering; 0: none, and nothing under way is left */
+#define TUTTI_NVME_MASTER _IO(0xE7, 4) /* argument 1: bus mastering; 0: none. -ETIMEDOUT: something is under way */
 #define TUTTI_NVME_RESET _IO(0xE7, 5)  /* the function alone; bus mastering is off. -EOPNOTSUPP: it can't be */
 #define TUTTI_NVME_IRQS _IOW(0xE7, 6, struct tutti_nvme_irqs)
 
