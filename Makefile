@@ -280,16 +280,13 @@ NVME = $(BUILD)/nvme
 $(NVME)/tutti: $(call obj,$(CLI_SRC)) $(STATIC)
 	@mkdir -p $(@D)
 	$(link) -static $(CLI_LIBS) -o $@ 2> $@.log || { cat $@.log >&2; exit 1; }
-$(NVME)/test_drive: $(call obj,test/core/test_drive.c) $(TEST_LIBS)
+NVME_TESTS = $(addprefix test/,core/test_drive core/test_claim kmod/test_kmod kmod/test_dmabuf kmod/test_random)
+NVME_PROGRAMS = $(addprefix $(NVME)/,$(notdir $(NVME_TESTS)))
+$(NVME_PROGRAMS): $(NVME)/%: $(TEST_LIBS) $(call obj,$(addsuffix .c,$(NVME_TESTS)))
 	@mkdir -p $(@D)
-	$(link) -static $(CLI_LIBS) -o $@ 2> $@.log || { cat $@.log >&2; exit 1; }
-$(NVME)/test_kmod: $(call obj,test/kmod/test_kmod.c) $(TEST_LIBS)
-	@mkdir -p $(@D)
-	$(link) -static $(CLI_LIBS) -o $@ 2> $@.log || { cat $@.log >&2; exit 1; }
-
-$(NVME)/test_claim: $(call obj,test/core/test_claim.c) $(TEST_LIBS)
-	@mkdir -p $(@D)
-	$(link) -static $(CLI_LIBS) -o $@ 2> $@.log || { cat $@.log >&2; exit 1; }
+	@echo "  LINK  $@"
+	@$(CC) $(ALL_LDFLAGS) $(filter %/$*.o,$^) $(TEST_LIBS) -static $(CLI_LIBS) -o $@ 2> $@.log || \
+		{ cat $@.log >&2; exit 1; }
 
 # The kernel module, and the exporter that its tests use, for each kernel whose headers are here, below
 # build/kmod/VERSION. Sources are copied there: kernels build beside the source.
@@ -319,8 +316,8 @@ install-kmod: ## the module's source to DKMS's place; then: dkms install tutti_n
 
 NVME_BOOTS =
 NVME_READY = $(shell command -v qemu-system-x86_64 > /dev/null && command -v busybox > /dev/null && echo yes)
-NVME_PROGRAMS = $(addprefix $(NVME)/,test_drive test_claim test_kmod tutti)
-test-nvme: $(if $(NVME_READY),$(NVME_PROGRAMS) $(KMODS)) ## QEMU's NVMe drives, in a guest (deps-install nvme)
+NVME_NEEDS = $(if $(NVME_READY),$(NVME_PROGRAMS) $(NVME)/tutti $(KMODS))
+test-nvme: $(NVME_NEEDS) ## QEMU's NVMe drives, in a guest (deps-install nvme)
 	@BUILD=$(BUILD) tools/nvme-guest/run $(NVME) $(NVME_BOOTS)
 
 fuzz-kmod: ## a minute of random calls to the kernel module, in a guest, with an IOMMU that translates and without
