@@ -200,9 +200,11 @@ static int make_pool(struct demo *d)
 		    (double)d->format_ns * 1e-9);
 	ceiling_open(&d->ceiling, d->pool, CEILING_BYTES);
 	ceiling_measure(&d->ceiling);
-	if (d->ceiling.runs)
-		say(d, "the disk itself gives %.2f GB/s of reads, %.2f of writes%s", d->ceiling.read_best / 1e9,
-		    d->ceiling.write_best / 1e9, d->ceiling.drive ? " (not measured)" : "");
+	if (d->ceiling.runs && d->ceiling.drive)
+		say(d, "the drive itself gives %.2f GB/s of reads", d->ceiling.read_best / 1e9);
+	else if (d->ceiling.runs)
+		say(d, "the disk itself gives %.2f GB/s of reads, %.2f of writes", d->ceiling.read_best / 1e9,
+		    d->ceiling.write_best / 1e9);
 	else
 		say(d, "the disk's own speed: %s", d->ceiling.how);
 	return CLI_DONE;

@@ -1,7 +1,8 @@
 /*
  * test_claim.c - a claim or a release that dies at any of its steps: a release puts everything back.
  *
- * Runs as root where a drive is named that may be taken from the kernel: TUTTI_TEST_CLAIM="0000:00:03.0 SERIAL".
+ * Runs as root where a drive is named that may be taken from the kernel: TUTTI_TEST_CLAIM="0000:00:03.0 SERIAL 4"
+ * (4: its namespaces).
  * tools/nvme-guest runs it in a virtual machine.
  */
 #include <errno.h>
@@ -16,6 +17,7 @@
 #define STEPS_MAX 10
 
 static char function[32], serial[32];
+static unsigned namespaces;
 static int steps_left;
 
 static void die_here(void)
@@ -77,7 +79,8 @@ static int with_kernel(void)
 	for (int i = 0; i < 200; i++) {
 		struct tutti_nvme n = state();
 
-		if (!strcmp(n.driver, "nvme") && !strcmp(n.serial, serial) && n.namespaces && !n.in_use[0])
+		if (!strcmp(n.driver, "nvme") && !strcmp(n.serial, serial) && n.namespaces == namespaces &&
+		    !n.in_use[0])
 			return !n.claimed && access(path, F_OK);
 		usleep(50000); /* its driver looks at the drive in the background and tells nobody */
 	}
@@ -88,7 +91,7 @@ static int need(void)
 {
 	const char *given = getenv("TUTTI_TEST_CLAIM");
 
-	if (!given || sscanf(given, "%31s %31s", function, serial) != 2)
+	if (!given || sscanf(given, "%31s %31s %u", function, serial, &namespaces) != 3)
 		CHECK_SKIP("no drive to take from the kernel is named in TUTTI_TEST_CLAIM");
 	return access("/sys/bus/pci/drivers/tutti_nvme", F_OK) ? 1 : 2;
 }

@@ -444,6 +444,88 @@ static void random_programs(void)
 	programs(4096, 5, 1);
 }
 
+/* ---- a controller that misbehaves at random ---- */
+
+#define BAD_ROUNDS 30
+#define BAD_STEPS 12
+
+static void random_deed(uint64_t *seed)
+{
+	/* Under ThreadSanitizer only those that don't write where nobody may: they race by intent. */
+	static const enum mock_deed deeds[] = {MOCK_LATE, MOCK_LOST, MOCK_STATUS, MOCK_STALL, MOCK_CFS,
+#if !defined(__SANITIZE_THREAD__)
+	                                       MOCK_TWICE, MOCK_WRONG_PHASE, MOCK_WRONG_CID, MOCK_AFTER_RESET,
+#endif
+	};
+	enum mock_deed deed = deeds[check_random(seed) % (sizeof(deeds) / sizeof(deeds[0]))];
+	uint32_t arg = (uint32_t)(check_random(seed) % 40) + 1;
+
+	mock_script(mock, deed, deed == MOCK_STATUS ? NVME_SC_INTERNAL : arg, (int)(check_random(seed) % 2), -1,
+	            (uint32_t)(check_random(seed) % 3), 1);
+}
+
+/* One call; whatever it returns, it returns in time. */
+static void random_call(uint64_t *seed, struct dev_qp q[4])
+{
+	struct dev_qp *one = &q[check_random(seed) % 4];
+	uint64_t start = port_now_ns();
+	struct dev_qp made;
+
+	switch (check_random(seed) % 4) {
+	case 0:
+		(void)admin_identify(20);
+		break;
+	case 1:
+		if (one->sq && !nvme_qp_lost(fn, one->id))
+			(void)flush(one, (uint16_t)check_random(seed), 20);
+		break;
+	case 2:
+		if (one->sq && nvme_qp_delete(fn, one, soon(100)))
+			CHECK(one->sq != NULL);
+		break;
+	default:
+		if (!one->sq && !nvme_qp_create(fn, 8, NULL, &made))
+			*one = made;
+	}
+	CHECK(port_now_ns() - start < 5000 * MS);
+}
+
+/* Afterwards it is calm, and the driver brings it up again; all memory comes back. */
+static void random_misbehaviour(void)
+{
+	for (uint64_t round = 0; round < BAD_ROUNDS; round++) {
+		uint64_t seed = 77 + round;
+		struct dev_qp q[4] = {0}, good;
+		int result = -1;
+
+		up(&(struct mock_opts){.vectors = 2, .no_reset = round % 3 == 0});
+		fn->admin_ns = 40 * MS;
+		for (int i = 0; i < BAD_STEPS; i++) {
+			if (check_random(&seed) % 2 && mock_pending(mock) < 8)
+				random_deed(&seed);
+			random_call(&seed, q);
+		}
+		mock_calm(mock);
+		mock_settle(mock);
+		fn->admin_ns = 1000 * MS;
+		(void)admin_identify(1000); /* finds out whether the admin queue still answers */
+		/* What was held over a reset may spoil the first try: it lies where the admin queue is again. */
+		for (int try = 0; try < 3 && result; try++)
+			result = nvme_qp_create(fn, 8, NULL, &good);
+		CHECK_EQ(result, 0);
+		CHECK_EQ(flush(&good, 1, 1000), 0);
+		for (int i = 0; i < 4; i++)
+			if (q[i].sq)
+				CHECK_EQ(nvme_qp_delete(fn, &q[i], soon(1000)), 0);
+		CHECK_EQ(flush(&good, 2, 1000) == 0 || nvme_qp_lost(fn, good.id), 1);
+		CHECK_EQ(fn->lost_bytes, 0);
+		nvme_fn_close(fn);
+		CHECK_EQ(mock_count(mock).en_under_load, 0);
+		CHECK_EQ(mock_mapped_bytes(mock), 0);
+		mock_free(mock);
+	}
+}
+
 int main(void)
 {
 	nvme_claim_by(mock_claim, NULL);
@@ -471,5 +553,6 @@ int main(void)
 	CHECK_RUN(unusable_drives);
 	CHECK_RUN(handles_share);
 	CHECK_RUN(random_programs);
+	CHECK_RUN(random_misbehaviour);
 	return check_end();
 }
