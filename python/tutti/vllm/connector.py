@@ -83,8 +83,9 @@ class TuttiConnector(base.KVConnectorBase_V1):
         rank = tp_rank()
         block_bytes = facts.layers * facts.objects_per_layer * facts.object_bytes
         mark: Callable[[], Callable[[], bool]] | None = None
+        stream: Callable[[], int] | None = None
         if layout.cuda:
-            from .cuda import mark
+            from .cuda import mark, stream
 
         def lane(digest: bytes) -> Any:
             return open_lane(self._config, self._options, digest, layout, rank)
@@ -92,7 +93,8 @@ class TuttiConnector(base.KVConnectorBase_V1):
         def probe(digest: bytes, blob: bytes, n: int) -> Any:
             return open_probe(self._config, self._options, digest, facts, rank, blob, n)
 
-        self._worker = Worker(lane, rank, facts.layers, block_bytes, 3 * self._options.deadline_s, mark, probe)
+        self._worker = Worker(lane, rank, facts.layers, block_bytes, 3 * self._options.deadline_s, mark, probe,
+                              stream)
         self._deltas = Deltas(self._worker.counts)
 
     def get_handshake_metadata(self) -> FactsMetadata | None:

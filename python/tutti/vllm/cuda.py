@@ -11,3 +11,8 @@ def mark() -> Callable[[], bool]:
     event = torch.cuda.Event()
     event.record()
     return event.query  # type: ignore[no-any-return]
+
+
+def stream() -> int:
+    """The compute stream, a cudaStream_t."""
+    return int(torch.cuda.current_stream().cuda_stream)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 MODES = ("async", "layerwise")
@@ -21,8 +21,10 @@ class Options:
     recompute_break_even: str = "auto"  # auto: load only what loads faster than it computes; off: load every hit
     weights: str | None = None  # digest of the weights, where the files can't tell: 64 hex digits
     deadline_s: float = 30.0  # of one plan's I/O
-    controller: str = "auto"  # auto, virt, or model (with read_bytes_per_s: for experiments)
+    sms: int = 0  # of the GPU, that serve loads, and as many for stores; 0: chosen
+    controller: str = "auto"  # auto, virt, or model (for experiments)
     read_bytes_per_s: int = 0  # of the model controller
+    model_timing: Mapping[str, int] = field(default_factory=dict)  # the rest of it, as tutti.ModelTiming
 
     @property
     def layerwise(self) -> bool:
@@ -66,6 +68,6 @@ def options_of(extra: Mapping[str, Any]) -> Options:
                            ("controller", ("auto", "virt", "model"))):
         if getattr(options, name) not in possible:
             raise ValueError(f"tutti: {name} {getattr(options, name)!r} is none of {possible}")
-    if options.min_prefix_tokens < 0 or options.deadline_s <= 0:
-        raise ValueError("tutti: min_prefix_tokens can't be negative, deadline_s must be above 0")
+    if options.min_prefix_tokens < 0 or options.deadline_s <= 0 or options.sms < 0:
+        raise ValueError("tutti: min_prefix_tokens and sms can't be negative, deadline_s must be above 0")
     return options

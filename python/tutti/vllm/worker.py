@@ -29,21 +29,23 @@ class _Going:
     blocks: list[int]
     began_ns: int
     request: str = ""
-    layers: int = 0  # a store's: still to be issued
+    layers: int = 0  # a store's; 0: a load
 
 
 class Worker:
     """One rank's. open_lane(digest) -> a tutti.Lane with the engine's memory registered, and a word about its path.
 
-    mark(): called after the forward pass was given to the device; what it returns tells whether it is done. None:
-    compute is done when it returns. stop_s: a plan that is not done after that long has a dead device.
+    mark(): what it returns tells whether all compute that the device was given before is done. None: compute is done
+    when it returns. stream(): the compute stream, which waits for layers by itself; None: the caller's thread waits.
+    stop_s: a plan that is not done after that long has a dead device.
     """
 
     def __init__(self, open_lane: Callable[[bytes], tuple[Any, str]], rank: int, layers: int, block_bytes: int,
                  stop_s: float = 90.0, mark: Callable[[], Callable[[], bool]] | None = None,
-                 probe: Callable[[bytes, bytes, int], tuple[Any, Any]] | None = None) -> None:
+                 probe: Callable[[bytes, bytes, int], tuple[Any, Any]] | None = None,
+                 stream: Callable[[], int] | None = None) -> None:
         self._open_lane, self._rank, self._layers, self._block_bytes = open_lane, rank, layers, block_bytes
-        self._stop_s, self._mark, self._open_probe = stop_s, mark, probe
+        self._stop_s, self._mark, self._open_probe, self._stream = stop_s, mark, probe, stream
         self._lane: Any = None
         self._digest = b""
         self._report = Report()
@@ -52,7 +54,7 @@ class Worker:
         self._sync: list[_Going] = []
         self._loads: list[_Going] = []
         self._saves: list[_Going] = []
-        self._waiting: list[tuple[Callable[[], bool], _Going]] = []  # stores whose blocks are still being computed
+        self._waiting: list[tuple[Callable[[], bool], _Going]] = []  # compute may still write their blocks
         self._probe: tuple[Any, _Going] | None = None
         self._received: set[str] = set()
         self._errors: set[int] = set()
@@ -88,10 +90,17 @@ class Worker:
         return bool(self._sync)
 
     def wait_layer(self, layer: int) -> None:
-        """Until a layer of the loads that this pass computes with is there, checked or known as failed."""
+        """Until a layer of the loads that this pass computes with is there, checked or known as failed.
+
+        On a GPU it is the compute stream that waits: this returns at once.
+        """
         began = time.monotonic_ns()
+        stream = self._stream() if self._stream is not None else None
         for going in self._sync:
-            going.plan.wait_layer(layer, self._stop_s)
+            if stream is None:
+                going.plan.wait_layer(layer, self._stop_s)
+            else:
+                going.plan.wait_layer_stream(layer, stream)
         self.counts["layer_wait_ns"] += time.monotonic_ns() - began
 
     def end(self) -> None:
@@ -173,11 +182,15 @@ class Worker:
 
     def _load(self, load: Load) -> None:
         self._errors |= set(load.missing)
-        plan = None
+        plan, clear = None, None
         if load.blob is not None:
             try:
                 plan = self._lane.plan(load.blob, load.blocks)
-                plan.retrieve()
+                clear = self._mark() if self._mark is not None else None
+                if load.sync and clear is not None:
+                    self._until(clear)
+                if load.sync or clear is None:
+                    plan.retrieve()
             except TuttiError:
                 if plan is not None:
                     plan.finish(self._stop_s)
@@ -194,8 +207,29 @@ class Worker:
                 self._received.add(load.request)
         elif load.sync:
             self._sync.append(going)
+        elif clear is not None:
+            self._waiting.append((clear, going))
         else:
             self._loads.append(going)
+
+    def _until(self, done: Callable[[], bool]) -> None:
+        """Waits until the device's earlier passes have ended: they may still write into blocks that were freed."""
+        deadline = time.monotonic() + self._stop_s
+        while not done():
+            if time.monotonic() > deadline:
+                raise DeadlineError(110, "tutti: the device does not end its forward pass")
+            time.sleep(0.00005)
+
+    def _issue_load(self, going: _Going) -> None:
+        going.began_ns = time.monotonic_ns()
+        try:
+            going.plan.retrieve()
+            self._loads.append(going)
+        except TuttiError:
+            going.plan.finish(self._stop_s)
+            self._errors |= set(going.blocks)
+            self._tell(Done(going.number, None))
+            self._received.add(going.request)
 
     def _end_sync(self, step: Step) -> None:
         sync, self._sync = self._sync, []
@@ -245,8 +279,10 @@ class Worker:
     def _issue_waiting(self) -> None:
         still = []
         for done, going in self._waiting:
-            if done():
+            if done() and going.layers:
                 self._issue(going)
+            elif done():
+                self._issue_load(going)
             else:
                 still.append((done, going))
         self._waiting = still
