@@ -6,6 +6,7 @@ few: requests are preempted, share prefixes, and get each other's blocks as soon
 import collections
 import functools
 import hashlib
+import itertools
 import pickle
 import types
 
@@ -77,6 +78,7 @@ class Variant:
         self.resumed_as_new = random.random() < 0.4  # model runner V2
         self.finished_first = random.random() < 0.3  # get_finished before wait_for_save (speculative decoding)
         self.push = random.random() < 0.6  # has_pending_push_work is asked (from 0.24 on)
+        self.gpu = random.random() < 0.4  # a pass is known to have ended some questions later
 
 
 class Engine:
@@ -89,7 +91,8 @@ class Engine:
         self.scheduler = Scheduler(namespace, self.options, len(lanes), Rates(SIZE, 1, False),
                                    layerwise=self.options.layerwise, on_published=self._published,
                                    held_max=max(0, len(memories[0][0]) - 1 - 16))
-        self.workers = [Worker(lambda digest, lane=lane: (lane, "fake"), rank, LAYERS, 1)
+        mark = self._mark if self.variant.gpu else None
+        self.workers = [Worker(lambda digest, lane=lane: (lane, "fake"), rank, LAYERS, 1, mark=mark)
                         for rank, lane in enumerate(lanes)]
         n = len(memories[0][0])
         self.free = collections.deque(range(1, n))  # block 0 is the null block
@@ -103,6 +106,10 @@ class Engine:
         self.finished, self.lost_tail = [], 0
         self.preemptions = self.recomputed = 0
         self.told = []
+
+    def _mark(self):
+        questions = itertools.count(self.random.randrange(4), -1)
+        return lambda: next(questions) <= 0
 
     def _published(self, track, first, n):
         self.told.append((track.request.request_id, first, n))

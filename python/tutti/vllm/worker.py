@@ -279,12 +279,12 @@ class Worker:
     def _issue_waiting(self) -> None:
         still = []
         for done, going in self._waiting:
-            if done() and going.layers:
-                self._issue(going)
-            elif done():
-                self._issue_load(going)
-            else:
+            if not done():
                 still.append((done, going))
+            elif going.layers:
+                self._issue(going)
+            else:
+                self._issue_load(going)
         self._waiting = still
 
     def _try_finish(self, going: _Going) -> bool:
