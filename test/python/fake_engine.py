@@ -67,6 +67,11 @@ def block_bytes(request, i, rank):
     return b"".join(kv_of(request, p, layer, rank) for layer in range(LAYERS) for p in range(i * SIZE, (i + 1) * SIZE))
 
 
+def random_of(random):
+    """Another source of randomness, which takes nothing from the first."""
+    return type(random)(str(random.getstate()))
+
+
 class Variant:
     """How one version of vLLM behaves."""
 
@@ -78,7 +83,7 @@ class Variant:
         self.resumed_as_new = random.random() < 0.4  # model runner V2
         self.finished_first = random.random() < 0.3  # get_finished before wait_for_save (speculative decoding)
         self.push = random.random() < 0.6  # has_pending_push_work is asked (from 0.24 on)
-        self.gpu = random.random() < 0.4  # a pass is known to have ended some questions later
+        self.gpu = random_of(random).random() < 0.4  # a pass is known to have ended some questions later
 
 
 class Engine:
@@ -104,11 +109,12 @@ class Engine:
         self.budget = budget
         self.outputs = collections.deque()  # steps carried out whose output the scheduler has not seen
         self.finished, self.lost_tail = [], 0
+        self.marks = random_of(random)
         self.preemptions = self.recomputed = 0
         self.told = []
 
     def _mark(self):
-        questions = itertools.count(self.random.randrange(4), -1)
+        questions = itertools.count(self.marks.randrange(4), -1)
         return lambda: next(questions) <= 0
 
     def _published(self, track, first, n):

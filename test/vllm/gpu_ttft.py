@@ -5,8 +5,8 @@
 
 WHAT: plain (recomputed, or the prefix in HBM), dram (vLLM's OffloadingConnector, pinned memory), tutti. One engine, one
 request at a time: a document is asked about once, then questions that share a part of it with new text behind. With
-tutti, every loaded byte is compared in a question of its own at each hit ratio, and --damage flips bytes in the pool
-first and asks again. OUT: facts, and a row a question. Ends with status 1 where a byte, or a token, was wrong.
+tutti, every loaded byte is compared in a question of its own at each hit ratio; then hits are loaded whatever the
+break-even says ("timed"), then as it says ("auto"). --damage flips bytes in the pool between the two. OUT: facts, and a row a question. Ends with status 1 where a byte, or a token, was wrong.
 """
 import argparse
 import fcntl
@@ -39,7 +39,6 @@ def arguments():
     p.add_argument("--batched", type=int, default=16384, help="tokens of an engine step")
     p.add_argument("--memory", type=float, default=0.5, help="share of the GPU's memory for the engine")
     p.add_argument("--dram", type=int, default=24, help="GiB of vLLM's DRAM tier")
-    p.add_argument("--forced", action="store_true", help="at the end, load also where the break-even says not to")
     p.add_argument("--damage", type=int, default=0, help="pages to damage")
     p.add_argument("--turn", type=pathlib.Path, help="a file: engines with the same one go one after the other")
     return p.parse_args()
@@ -157,21 +156,19 @@ class Run:
             rates = self.checked.scheduler()._rates
             auto, rates._auto = rates._auto, False
             self.hits([h for h in hits if h], 1, "checked")
-            rates._auto = auto
-        self.hits(hits, a.reps, "timed")
-        if a.forced:
-            rates._auto = False
-            self.hits([h for h in hits if h], 1, "forced")
-            rates._auto = auto
+        self.hits([h for h in hits if h], a.reps, "timed")
         if a.damage:
             self.damaged(hits)
+        if self.checked:
+            rates._auto = auto
+            self.hits([h for h in hits if h], 1, "auto")
+        if 0 in hits:
+            self.hits([0.0], a.reps, "timed")
 
     def damaged(self, hits):
         """Bytes flip under the engine's feet: what it answers must not change."""
         hit = max(hits)
         prompt, _ = self.question(hit, 0)
-        rates = self.checked.scheduler()._rates
-        rates._auto = False
         for path in json.loads(self.args.connector)["pool"]:
             r = random.Random(5)
             with open(path, "r+b") as f, mmap.mmap(f.fileno(), 0) as m:

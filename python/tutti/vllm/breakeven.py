@@ -2,7 +2,8 @@
 
 Load: bytes by time of each retrieve (and of a probe into scratch memory, before the first one). Compute: the time
 between an engine step with many new tokens and the next step. The first such step is left out: it warms up. As long as
-one of the two is not known, a hit is loaded. What was measured is kept in a file for the next start.
+one of the two is not known, a hit is loaded. What was measured is kept in a file for the next start. While loading is
+the slower one nothing is loaded that could show otherwise: now and then a probe is.
 """
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from pathlib import Path
 
 TOKENS_MIN = 128  # of a step that tells something about prefill
 SAVE_EVERY_S = 10.0
+PROBE_AGAIN_S = 60.0
 
 
 def _mean(old: float, new: float) -> float:
@@ -30,6 +32,7 @@ class Rates:
         self._path, self._clock = path, clock
         self.load_s = self.compute_s = 0.0  # a block's; 0: not known
         self._began, self._tokens, self._warm, self._kept_at = 0.0, 0, False, 0.0
+        self._loaded_at = float("-inf")
         if path is not None:
             try:
                 kept = json.loads(path.read_text())
@@ -42,7 +45,9 @@ class Rates:
 
     @property
     def wants_probe(self) -> bool:
-        return self._auto and not self.load_s
+        if not self._auto or self.worth(1) and self.load_s:
+            return False
+        return not self.load_s or self._clock() - self._loaded_at > PROBE_AGAIN_S
 
     def worth(self, n_blocks: int) -> bool:
         """Whether n blocks load faster than they compute. Both grow with n, so n does not matter yet."""
@@ -52,6 +57,7 @@ class Rates:
         """A retrieve of n_bytes took ns."""
         if self._auto and n_bytes > 0 and ns > 0:
             self.load_s = _mean(self.load_s, ns / 1e9 * self._block_bytes / n_bytes)
+            self._loaded_at = self._clock()
             self._keep()
 
     def step(self, n_tokens: int) -> None:

@@ -18,7 +18,7 @@ from .events import Events
 from .metrics import Deltas, TuttiPromMetrics, TuttiStats
 from .messages import Facts, Report, Step
 from .options import options_of
-from .setup import check_supported, facts_of, kv_group, open_lane, open_probe, open_store, runner_v2, tp_rank
+from .setup import check_supported, facts_of, kv_group, open_lane, open_probe, open_store, tp_rank, why_async
 from .worker import Worker
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class TuttiConnector(base.KVConnectorBase_V1):
         check_supported(vllm_config, kv_cache_config, base)
         # Where the engine's own prefix cache can't be told of damaged blocks, they must not get there.
         tells = hasattr(BlockPool, "evict_blocks") and hasattr(base.KVConnectorBase_V1, "bind_gpu_block_pool")
-        self._layerwise = self._options.layerwise and tells and not runner_v2(vllm_config)
+        self._layerwise = self._options.layerwise and tells and not why_async(vllm_config)
         self._block_pool: Any = None
         self._group = kv_group(kv_cache_config)
         self._scheduler: Scheduler | None = None

@@ -20,9 +20,14 @@ from .scheduler import Scheduler
 SMS = 4  # of a GPU: 50 GB/s with every byte's checksum, on an H200
 
 
-def runner_v2(config: Any) -> bool:
-    """Whether vLLM's second model runner computes: after a load that failed during compute it was not proved right."""
-    return bool(getattr(config, "use_v2_model_runner", False))
+def why_async(config: Any) -> str:
+    """Why a load that fails during compute would not be made good here; "": it is."""
+    if getattr(config, "use_v2_model_runner", False):
+        return "model runner V2 keeps its own count of computed tokens, and would go on behind the damage"
+    if getattr(config.scheduler_config, "async_scheduling", False):
+        return ("with asynchronous scheduling the next step computes on damage before it is known, and its token is "
+                "taken: start with --no-async-scheduling for layerwise")
+    return ""
 
 
 def tp_rank() -> int:
@@ -156,8 +161,8 @@ def _say(logger: logging.Logger, config: Any, options: Options, pool: Pool, ns: 
                 info.segments, info.segments_free, "layerwise" if layerwise else "async", options.store,
                 options.recompute_break_even)
     if options.layerwise and not layerwise:
-        logger.warning("tutti: mode layerwise was asked for, but with model runner V2 a load that fails during compute was "
-                       "not proved to be recomputed rightly: async is used, which checks every block before it is computed with")
+        logger.warning("tutti: mode layerwise was asked for, but async is used, which checks every block before it is "
+                       "computed with: %s", why_async(config) or "this vLLM's prefix cache can't be told of damaged blocks")
     if getattr(config.kv_transfer_config, "kv_load_failure_policy", "") == "fail":
         logger.warning('tutti: kv_load_failure_policy is "fail": a request whose blocks turn out to be damaged ends with an '
                        'error. "recompute" computes them again instead')

@@ -18,6 +18,7 @@ from ..errors import DeadlineError, TuttiError
 from .messages import Done, Load, Report, Save, Step
 
 NAP_S = 0.001
+PROBE_S = 0.5
 
 
 @dataclass
@@ -336,7 +337,12 @@ class Worker:
             lane, plan = self._open_probe(self._digest, probe.blob, probe.n_blocks)
             going = _Going(plan, probe.plan, list(range(probe.n_blocks)), time.monotonic_ns())
             plan.retrieve()
+            try:  # here and now: an engine step later its time would be the step's
+                plan.wait_layer(self._layers - 1, PROBE_S)
+            except DeadlineError:
+                pass
             self._probe = lane, going
+            self._poll_probe()
         except TuttiError:
             if lane is not None:
                 plan.finish(self._stop_s)
