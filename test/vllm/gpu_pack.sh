@@ -32,7 +32,8 @@ rm -rf "$work/site" && mkdir "$work/site"
 (cd "$work/site" && unzip -q "$work"/dl/vllm-0.26.0*.whl)
 (
     cd "$work/site/vllm"
-    rm -rf vllm_flash_attn/_vllm_fa2_C* _moe_C* vllm-rs third_party/deep_gemm third_party/fmha_sm100 _flashmla* _qutlass*
+    rm -rf vllm_flash_attn/_vllm_fa2_C* _moe_C* vllm-rs _flashmla* _qutlass* third_party/deep_gemm \
+        third_party/fmha_sm100
     for library in _C_stable_libtorch.abi3.so vllm_flash_attn/_vllm_fa3_C.abi3.so; do
         python3 "$top/test/vllm/gpu_fatbin.py" "$library"
     done

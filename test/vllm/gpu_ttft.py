@@ -6,7 +6,8 @@
 WHAT: plain (recomputed, or the prefix in HBM), dram (vLLM's OffloadingConnector, pinned memory), tutti. One engine, one
 request at a time: a document is asked about once, then questions that share a part of it with new text behind. With
 tutti, every loaded byte is compared in a question of its own at each hit ratio; then hits are loaded whatever the
-break-even says ("timed"), then as it says ("auto"). --damage flips bytes in the pool between the two. OUT: facts, and a row a question. Ends with status 1 where a byte, or a token, was wrong.
+break-even says ("timed"), then as it says ("auto"). --damage flips bytes in the pool between the two. OUT: facts, and a
+row a question. Ends with status 1 where a byte, or a token, was wrong.
 """
 import argparse
 import fcntl
