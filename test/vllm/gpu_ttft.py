@@ -40,6 +40,7 @@ def arguments():
     p.add_argument("--batched", type=int, default=16384, help="tokens of an engine step")
     p.add_argument("--memory", type=float, default=0.5, help="share of the GPU's memory for the engine")
     p.add_argument("--dram", type=int, default=24, help="GiB of vLLM's DRAM tier")
+    p.add_argument("--no-async-scheduling", action="store_true", help="as layerwise needs, with VLLM_USE_V2_MODEL_RUNNER=0")
     p.add_argument("--damage", type=int, default=0, help="pages to damage")
     p.add_argument("--turn", type=pathlib.Path, help="a file: engines with the same one go one after the other")
     return p.parse_args()
@@ -67,7 +68,7 @@ class Run:
         if a.turn:
             self.lock = a.turn.open("w")
             fcntl.flock(self.lock, fcntl.LOCK_EX)
-        began, more = time.monotonic(), {}
+        began, more = time.monotonic(), {"async_scheduling": False} if a.no_async_scheduling else {}
         if a.what == "dram":
             more["kv_transfer_config"] = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both",
                                                           kv_connector_extra_config={"cpu_bytes_to_use": a.dram << 30})
