@@ -196,7 +196,7 @@ cuda: ## with the GPU executor, into $(BUILD)/cuda: library, command, tests, mic
 # libraries inside, and the libraries and headers to build them there.
 GPU_PACK = .carry/gpu
 GPU_PROGRAMS = tutti test/exec/test_cuda test/exec/test_gpu_streams test/core/test_faults test/core/test_timeouts \
-	test/core/test_completions bench/tutti-gpu
+	test/core/test_completions examples/gio_copy bench/tutti-gpu
 GPU_LIBS = uring xxhash crypto jansson lzma
 GPU_HEADERS = liburing.h liburing xxhash.h openssl jansson.h jansson_config.h lzma.h lzma
 gpu-pack: ## programs and libraries for tools/gpu-check on another machine, into .carry/gpu/pack.tgz

@@ -26,7 +26,7 @@ enum gio_op { GIO_READ = 1, GIO_WRITE = 2 };
 
 /* One transfer. Plain data shared with the kernel. */
 struct gio_ioctx {
-	uint64_t mem;          /* address in registered memory; aligned as gio_info says */
+	uint64_t mem;          /* address in registered memory; on the host aligned as gio_info says */
 	uint64_t offset_bytes; /* on the device; whole logical blocks */
 	uint32_t bytes;
 	uint16_t dev;          /* index of the path given to gio_init_queue */
@@ -47,6 +47,9 @@ struct gio_opts {
 	uint64_t deadline_ns;     /* of a kernel; 0: 30 s */
 	int read_only;
 	int no_sgl;
+	/* AUTO: host threads. CUDA: the GPU issues the I/O, and all memory is its own; see gio_register. */
+	enum tutti_executor executor;
+	uint64_t bounce_bytes;    /* CUDA: bound of the pinned buffers that data goes through; 0: 16 MiB */
 };
 #define GIO_OPTS_INIT {.size = sizeof(struct gio_opts)}
 
@@ -58,10 +61,11 @@ struct gio_info {
 	char executor[40];
 };
 
-/* Start only when *word >= value. NULL: at once. */
+/* Start only when *word >= value (host threads), or when what the event stands for is over (GPU). NULL: at once. */
 struct gio_event {
 	const uint32_t *word;
 	uint32_t value;
+	void *cuda_event; /* CUevent or cudaEvent_t, recorded by now; word is then NULL */
 };
 
 struct gio_result {
@@ -74,19 +78,31 @@ int gio_init_queue(const struct gio_opts *opts, struct gio **out);
 /* -ENOTRECOVERABLE: a controller may still write to registered memory. */
 int gio_close(struct gio *g);
 int gio_get_info(struct gio *g, struct gio_info *out);
-/* Makes memory usable in IOCTX, until close. Before the first issue. */
+/*
+ * Makes memory usable in IOCTX, until close. Before the first issue. -EINVAL: with the GPU, memory that is not the
+ * GPU's; the kernel copies it to and from bounded pinned buffers, which is what the controller reaches.
+ */
 int gio_register(struct gio *g, void *mem, uint64_t bytes);
-/* An IOCB of n IOCTX: *id, and *ioctx to be filled. -EAGAIN: all are out. -EINVAL: n is 0 or above GIO_IOCTX_MAX. */
+/*
+ * An IOCB of n IOCTX: *id, and *ioctx to be filled. -EAGAIN: all are out. -EINVAL: n is 0 or above GIO_IOCTX_MAX.
+ * -ENOTSUP: an event of the other executor's kind.
+ */
 int gio_get_iocb(struct gio *g, uint32_t n, const struct gio_event *event, uint32_t *id, struct gio_ioctx **ioctx);
 /*
  * Cues one kernel for IOCBs ids[0..n), n <= 1024, in order, on at most sms executor blocks (0: all that were opened;
- * the host executor always uses all). All IOCBs of one call have the same event, and each is issued once. -EAGAIN:
- * queue full. -EINVAL: the message names the IOCB. In both cases nothing was issued.
+ * the host executor always uses all). It starts when the events of all of them are there (host: they have the same
+ * one); one that does not come by the deadline fails them. Each is issued once. -EAGAIN: queue full. -EINVAL: the
+ * message names the IOCB. In both cases nothing was issued.
  */
 int gio_issue_io(struct gio *g, const uint32_t *ids, uint32_t n, uint32_t sms);
 /* Waits for an issued IOCB. 0 and *out; -ETIMEDOUT at deadline_ns (absolute). The IOCTX stay readable until
  * gio_put_iocb. */
 int gio_wait_cqe(struct gio *g, uint32_t id, uint64_t deadline_ns, struct gio_result *out);
+/*
+ * The same on the GPU: `stream` (a CUstream or cudaStream_t) goes on when the IOCB is complete, whatever came of it;
+ * the caller does not wait. -EINVAL: not issued. -ENOTSUP: host threads. -EBUSY: the stream is captured into a graph.
+ */
+int gio_wait_stream(struct gio *g, uint32_t id, void *stream);
 /* Gives an IOCB back: one that is complete, or was never issued. One in flight, or no IOCB of yours, is left alone. */
 void gio_put_iocb(struct gio *g, uint32_t id);
 

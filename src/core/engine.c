@@ -56,11 +56,26 @@ int engine_map(struct engine *e, void *va, uint64_t bytes, int *registered)
 	return rc;
 }
 
+int engine_map_near(struct engine *e, void *va, uint64_t bytes)
+{
+	if (!e->exec_ops->is_near(va) || !e->exec_ops->is_near((uint8_t *)va + bytes - 1))
+		return err_set(-EINVAL, "memory at %p is not the GPU's; use executor host for it", va);
+	return map_insert(&e->map, (uint64_t)(uintptr_t)va, bytes, (uint64_t)(uintptr_t)va);
+}
+
+int engine_is_mapped(const struct engine *e, uint64_t va, uint64_t bytes)
+{
+	uint64_t dma;
+
+	return map_find(&e->map, va, bytes, &dma) == 0;
+}
+
 int engine_launch(struct engine *e, const struct engine_launch *l)
 {
 	struct exec_job job = {.kernel = engine_kernel,
 	                       .arg = &e->streams[l->stream],
 	                       .count = l->n,
+	                       .n_blocks = l->blocks,
 	                       .blocks = e->streams[l->stream].devs,
 	                       .gave_up = engine_kernel_gave_up,
 	                       .late = engine_kernel_late,
@@ -236,7 +251,8 @@ static void unshare_medium(struct engine *e)
 static int engine_memory(struct engine *e)
 {
 	const struct ring_memory memory = {
-	    .get = ring_memory_get, .put = ring_memory_put, .arg = e, .silent = e->exec_ops->remote};
+	    .get = ring_memory_get, .put = ring_memory_put, .arg = e, .silent = e->exec_ops->remote,
+	    .ioctx = e->exec_ops->remote ? e->o.ioctx : 0};
 	int rc;
 
 	e->abort = engine_shared_get(e, 64);

@@ -27,6 +27,7 @@ struct engine_opts {
 	uint32_t ring_depth;   /* power of two */
 	uint64_t bounce_bytes; /* of all blocks together; 0: none, and no plans then */
 	uint64_t command_bytes; /* what the largest command moves, a multiple of 4096; 0: the controller's limit */
+	uint32_t ioctx; /* of each IOCB, at most, where device code runs elsewhere; 0: none, plans only */
 	uint32_t n_devs;
 	/* Of each device: the bytes of it that commands may touch. */
 	uint64_t first_byte[TUTTI_DEVICES_MAX], end_byte[TUTTI_DEVICES_MAX];
@@ -40,6 +41,10 @@ int engine_free(struct engine *e);
 struct ring *engine_ring(struct engine *e);
 /* Registers memory for direct transfers. Before the first launch. *registered: with the kernel too. */
 int engine_map(struct engine *e, void *va, uint64_t bytes, int *registered);
+/* Where device code runs elsewhere: the accelerator's memory for explicit IOCTX. -EINVAL: it is not its. */
+int engine_map_near(struct engine *e, void *va, uint64_t bytes);
+/* 1: all of it was given to engine_map or engine_map_near, in one go. */
+int engine_is_mapped(const struct engine *e, uint64_t va, uint64_t bytes);
 /*
  * Issues IOCBs to a stream and launches the kernel, which starts when all of their events are there. Fills in their
  * deadlines. done (may be NULL): called on an executor thread when the kernel has ended. -EAGAIN: queue full, nothing
@@ -49,6 +54,7 @@ struct engine_launch {
 	struct wire_iocb *const *iocbs;
 	uint32_t n; /* at most DEV_STEPS_MAX */
 	uint32_t stream;
+	uint32_t blocks;      /* at most so many; 0: all. The host's threads always all */
 	uint64_t deadline_ns; /* absolute */
 	void (*done)(void *arg);
 	void *done_arg;

@@ -168,6 +168,7 @@ int engine_block_new(struct engine *e, uint32_t stream, struct engine_block **ou
 	d->parker = &b->parker;
 	d->abort = e->abort;
 	d->in_place = e->in_place != 0;
+	d->bounce_ioctx = (uint32_t)e->exec_ops->remote;
 	d->ring = ring_shared(e->ring);
 	d->stream = stream;
 	d->bounce_bytes = e->o.command_bytes && e->o.command_bytes < d->mdts_bytes ? e->o.command_bytes : d->mdts_bytes;

@@ -107,7 +107,7 @@ void engine_kernel_gave_up(void *arg, uint32_t sq_first, uint32_t count)
 	int32_t rc = 0;
 	int all = 0;
 
-	for (uint32_t i = 0; i < s->engine->o.blocks; i++) {
+	for (uint32_t i = 0; i < s->engine->o.blocks; i++) { /* those that had no part have 0 */
 		struct engine_block *b = s->blocks[i];
 		int32_t exit_rc = b->dev.exit_rc;
 

@@ -10,6 +10,7 @@
 #include "tutti/gio_uring.h"
 
 #define DEADLINE_DEFAULT_NS 30000000000ull
+#define BOUNCE_DEFAULT (16ull << 20)
 
 enum iocb_state { IOCB_FREE = 0, IOCB_TAKEN, IOCB_ISSUED };
 
@@ -35,6 +36,23 @@ PORT_ASSERT(sizeof(struct gio_ioctx) == sizeof(struct wire_ioctx) &&
                 offsetof(struct gio_ioctx, status) == offsetof(struct wire_ioctx, status) &&
                 (int)GIO_READ == (int)WIRE_READ && (int)GIO_WRITE == (int)WIRE_WRITE && GIO_IOCTX_MAX == WIRE_IOCTX_MAX,
             "gio_ioctx is wire_ioctx, for those who see only include/");
+
+/* Who runs the kernels, and what that one needs. */
+static int choose_executor(const struct gio_opts *o, struct engine_opts *eo)
+{
+	char why[160];
+	int rc;
+
+	if (o->executor != TUTTI_EXEC_CUDA)
+		return 0;
+	rc = exec_cuda_probe(why, sizeof(why));
+	if (rc)
+		return err_set(rc, "executor cuda: %s", why);
+	eo->exec_ops = exec_cuda();
+	eo->bounce_bytes = o->bounce_bytes ? o->bounce_bytes : BOUNCE_DEFAULT;
+	eo->ioctx = WIRE_IOCTX_MAX;
+	return 0;
+}
 
 int gio_init_queue(const struct gio_opts *o, struct gio **out)
 {
@@ -71,7 +89,9 @@ int gio_init_queue(const struct gio_opts *o, struct gio **out)
 	for (uint32_t i = 0; i < eo.n_devs; i++)
 		eo.end_byte[i] = g->pool.info.ns[i].capacity_bytes;
 	g->depth = eo.ring_depth;
-	rc = engine_new(&eo, &g->engine); /* it checks the depth */
+	rc = choose_executor(o, &eo);
+	if (!rc)
+		rc = engine_new(&eo, &g->engine); /* it checks the depth */
 	if (!rc) {
 		g->state = calloc(g->depth, sizeof(*g->state));
 		rc = g->state ? 0 : err_set(-ENOMEM, "gio: no memory for %u IOCBs", g->depth);
@@ -124,7 +144,8 @@ int gio_register(struct gio *g, void *mem, uint64_t bytes)
 
 	if (!g || !mem || !bytes)
 		return err_set(-EINVAL, "gio_register: NULL or no bytes");
-	return engine_map(g->engine, mem, bytes, &registered);
+	return engine_remote(g->engine) ? engine_map_near(g->engine, mem, bytes)
+	                                : engine_map(g->engine, mem, bytes, &registered);
 }
 
 int gio_get_iocb(struct gio *g, uint32_t n, const struct gio_event *event, uint32_t *id, struct gio_ioctx **ioctx)
@@ -133,12 +154,21 @@ int gio_get_iocb(struct gio *g, uint32_t n, const struct gio_event *event, uint3
 	struct wire_ioctx *at;
 	int rc;
 
-	if (!g || !n || !id || !ioctx || (event && !event->word))
-		return err_set(-EINVAL, "gio_get_iocb: NULL, or no IOCTX");
+	if (!g || !n || !id || !ioctx || (event && !event->word == !event->cuda_event))
+		return err_set(-EINVAL, "gio_get_iocb: NULL, or no IOCTX, or an event that is none or two");
+	if (event && engine_remote(g->engine) != (event->cuda_event != NULL))
+		return err_set(-ENOTSUP, "gio_get_iocb: kernels of %s wait for %s", engine_executor(g->engine),
+		               engine_remote(g->engine) ? "CUDA events" : "words of the host");
 	rc = ring_get(engine_ring(g->engine), n, &io, &at);
 	if (rc)
 		return rc;
-	if (event) {
+	if (event && event->cuda_event) {
+		rc = engine_stream_hold(g->engine, io, NULL, event->cuda_event);
+		if (rc) {
+			ring_put(engine_ring(g->engine), io->id);
+			return rc;
+		}
+	} else if (event) {
 		io->event = (uint64_t)(uintptr_t)event->word;
 		io->event_value = event->value;
 	}
@@ -152,7 +182,7 @@ static int check_iocb(const struct gio *g, uint32_t id, const struct wire_iocb *
 {
 	const struct wire_ioctx *c = (const struct wire_ioctx *)(uintptr_t)io->ioctx;
 
-	if (io->event != first->event || io->event_value != first->event_value)
+	if (!engine_remote(g->engine) && (io->event != first->event || io->event_value != first->event_value))
 		return err_set(-EINVAL, "gio_issue_io: IOCB %u waits for another event than the first one of the call",
 		               id);
 	for (uint32_t k = 0; k < io->n; k++)
@@ -160,18 +190,22 @@ static int check_iocb(const struct gio *g, uint32_t id, const struct wire_iocb *
 			return err_set(-EINVAL,
 			               "gio_issue_io: IOCB %u, IOCTX %u: no device %u, or unknown operation %u", id, k,
 			               c[k].dev, c[k].op);
+	/* A GPU does not forgive a wrong address: it takes the whole process's context along. */
+	for (uint32_t k = 0; k < io->n && engine_remote(g->engine); k++)
+		if (!c[k].bytes || !engine_is_mapped(g->engine, c[k].mem, c[k].bytes))
+			return err_set(-EINVAL, "gio_issue_io: IOCB %u, IOCTX %u: its memory was not registered", id,
+			               k);
 	return 0;
 }
 
 int gio_issue_io(struct gio *g, const uint32_t *ids, uint32_t n, uint32_t sms)
 {
 	struct wire_iocb *iocbs[DEV_STEPS_MAX];
-	struct engine_launch go = {.iocbs = iocbs, .stream = ENGINE_READS};
+	struct engine_launch go = {.iocbs = iocbs, .stream = ENGINE_READS, .blocks = sms};
 	uint64_t now = port_now_ns();
 	struct wire_ring *r;
 	int rc = 0;
 
-	(void)sms; /* host executor: all blocks that were opened */
 	if (!g || !ids || !n || n > DEV_STEPS_MAX)
 		return err_set(-EINVAL, "gio_issue_io: NULL, or not 1 to %u IOCBs", DEV_STEPS_MAX);
 	r = ring_shared(engine_ring(g->engine));
@@ -210,6 +244,13 @@ int gio_wait_cqe(struct gio *g, uint32_t id, uint64_t deadline_ns, struct gio_re
 	out->status = r.status;
 	out->failed = r.failed;
 	return 0;
+}
+
+int gio_wait_stream(struct gio *g, uint32_t id, void *stream)
+{
+	if (!g || state_of(g, id) != IOCB_ISSUED)
+		return err_set(-EINVAL, "gio_wait_stream: NULL, or IOCB %u was not issued", id);
+	return engine_stream_wait(g->engine, id, stream);
 }
 
 void gio_put_iocb(struct gio *g, uint32_t id)

@@ -42,7 +42,7 @@ PORT_FN void dev_cmd_done(struct dev_block *b, struct dev_cmd *c, int32_t status
 		c->work = DEV_WORK_HEADERS_IN;
 	else if (c->kind == DEV_CMD_DATA && direct)
 		c->work = DEV_WORK_SUM;
-	else if (c->kind == DEV_CMD_DATA && s->plan->op == WIRE_READ)
+	else if (!direct && c->sqe.opcode == NVME_CMD_READ)
 		c->work = DEV_WORK_IN;
 	if (!c->work || dev_work_start(b, s, c))
 		dev_cmd_end(b, c);

@@ -110,6 +110,16 @@ PORT_FN int64_t dev_fit_direct(const struct dev_block *b, const struct dev_step 
 	return (int64_t)want;
 }
 
+/* How many of the next n IOCTX are as long as the first. */
+PORT_FN uint32_t dev_ioctx_alike(const struct wire_ioctx *c, uint32_t n)
+{
+	uint32_t i = 1;
+
+	while (i < n && c[i].bytes == c->bytes)
+		i++;
+	return i;
+}
+
 /* Bounce: whole pitches, one after the other in one buffer. */
 PORT_FN int64_t dev_fit_bounce(const struct dev_block *b, const struct dev_step *s, const struct geom_place *place,
                                uint32_t n_max, uint64_t room, struct dev_dptr *d, const struct dev_cmd *c,
@@ -121,6 +131,8 @@ PORT_FN int64_t dev_fit_bounce(const struct dev_block *b, const struct dev_step 
 	room = b->bounce_bytes < room ? b->bounce_bytes : room;
 	if (at.pitch <= room && !cut->part_offset) {
 		cut->n = (uint32_t)(room / at.pitch) < n_max ? (uint32_t)(room / at.pitch) : n_max;
+		if (s->kind == WIRE_STEP_EXPLICIT)
+			cut->n = dev_ioctx_alike(dev_step_ioctx(s) + cut->first + cut->pos, cut->n);
 		bytes = cut->n * at.pitch;
 	} else {
 		bytes = at.pitch - cut->part_offset < room ? at.pitch - cut->part_offset
@@ -199,7 +211,8 @@ PORT_FN int dev_issue(struct dev_block *b, struct dev_span *span, int alone)
 {
 	struct dev_step *s = &b->steps[span->step];
 	int layer = dev_step_is_layer(s);
-	int bounce = s->kind != WIRE_STEP_EXPLICIT && (!layer || (s->plan->flags & DEV_PLAN_BOUNCE));
+	int data = layer || s->kind == WIRE_STEP_EXPLICIT; /* else headers, which lie in bounce buffers anyway */
+	int bounce = layer ? (s->plan->flags & DEV_PLAN_BOUNCE) != 0 : data ? b->bounce_ioctx != 0 : 1;
 	struct geom_place place;
 	struct dev_dptr d;
 	struct dev_elem at;
@@ -216,7 +229,7 @@ PORT_FN int dev_issue(struct dev_block *b, struct dev_span *span, int alone)
 	else
 		place.set_slots = 0;
 	at = dev_run_elem(s, span, &place, span->pos);
-	medium = layer && bounce && at.op == WIRE_WRITE ? b->dev[at.dev].medium : 0;
+	medium = data && bounce && at.op == WIRE_WRITE ? b->dev[at.dev].medium : 0;
 	c = dev_cmd_take(b, bounce && !medium);
 	if (!c)
 		return 0;
@@ -239,7 +252,7 @@ PORT_FN int dev_issue(struct dev_block *b, struct dev_span *span, int alone)
 	}
 	s->pending++;
 	c->work = (uint8_t)(!bounce || at.op != WIRE_WRITE ? DEV_WORK_NONE
-	                    : layer                        ? DEV_WORK_OUT
+	                    : data                         ? DEV_WORK_OUT
 	                                                   : DEV_WORK_HEADERS_OUT);
 	if (!c->work || dev_work_start(b, s, c))
 		dev_cmd_post(b, c);

@@ -95,14 +95,38 @@ PORT_FN void dev_elem_fail(struct dev_block *b, struct dev_step *s, const struct
 /* ---- one element of a command's data ---- */
 
 struct dev_piece {
-	uint32_t object, entry;
+	uint32_t object, entry; /* of explicit IOCTX: 0, and its number */
 	uint64_t offset; /* in the object */
 	uint64_t bytes;  /* of data; the rest of pitch is padding */
 	uint64_t pitch;  /* of the element (or part) in the buffer */
 	uint8_t *buf;    /* NULL: direct */
 	uint8_t *mem;
-	uint64_t *sum;
+	uint64_t *sum; /* NULL: none is kept (explicit IOCTX) */
 };
+
+PORT_FN uint8_t *dev_piece_buf(const struct dev_block *b, const struct dev_cmd *c, uint64_t at)
+{
+	if (c->medium)
+		return (uint8_t *)(uintptr_t)c->medium + at;
+	return c->bounce == DEV_NONE ? NULL : dev_bounce_at(b, c) + at;
+}
+
+/* Explicit IOCTX k of the command; all of one command are equally long. */
+PORT_FN struct dev_piece dev_piece_ioctx(const struct dev_block *b, const struct dev_step *s, const struct dev_cmd *c,
+                                         uint32_t k)
+{
+	const struct dev_span *sp = &c->span;
+	struct dev_piece at;
+
+	at.object = 0;
+	at.entry = sp->first + sp->pos + k;
+	at.offset = sp->part_bytes ? sp->part_offset : 0;
+	at.bytes = at.pitch = sp->part_bytes ? sp->part_bytes : dev_step_ioctx(s)[at.entry].bytes;
+	at.buf = dev_piece_buf(b, c, k * at.pitch);
+	at.mem = (uint8_t *)(uintptr_t)dev_step_ioctx(s)[at.entry].mem + at.offset;
+	at.sum = NULL;
+	return at;
+}
 
 /* Element k of the command. */
 PORT_FN struct dev_piece dev_piece_at(const struct dev_block *b, const struct dev_step *s, const struct dev_cmd *c,
@@ -113,17 +137,15 @@ PORT_FN struct dev_piece dev_piece_at(const struct dev_block *b, const struct de
 	uint64_t left;
 	struct dev_piece at;
 
+	if (s->kind == WIRE_STEP_EXPLICIT)
+		return dev_piece_ioctx(b, s, c, k);
 	at.object = (sp->pos + k) / sp->len;
 	at.entry = dev_span_entry(s, sp, sp->pos + k);
 	at.offset = sp->part_bytes ? sp->part_offset : 0;
 	at.pitch = sp->part_bytes ? sp->part_bytes : p->geom.pitch_bytes;
 	left = at.offset < p->geom.object_bytes ? p->geom.object_bytes - at.offset : 0;
 	at.bytes = left < at.pitch ? left : at.pitch;
-	at.buf = NULL;
-	if (c->medium)
-		at.buf = (uint8_t *)(uintptr_t)c->medium + k * at.pitch;
-	else if (c->bounce != DEV_NONE)
-		at.buf = dev_bounce_at(b, c) + k * at.pitch;
+	at.buf = dev_piece_buf(b, c, k * at.pitch);
 	at.mem = (uint8_t *)(uintptr_t)dev_plan_mem(p, s->kind, at.object, at.entry) + at.offset;
 	at.sum = dev_plan_sum(p, s->kind, at.entry, at.object);
 	return at;
@@ -145,7 +167,8 @@ PORT_FN void dev_move_pieces(struct dev_block *b, struct dev_step *s, const stru
 			if (c->alone)
 				part = 0; /* a retry: summed when the whole command was made */
 		}
-		dev_sum_add(at.sum, part);
+		if (at.sum)
+			dev_sum_add(at.sum, part);
 		dev_count(&b->stats.sum_bytes, at.bytes);
 		dev_count(&b->stats.bounced_bytes, at.bytes);
 	}

@@ -182,6 +182,7 @@ struct dev_block {
 	uint64_t bounce_dma; /* 0: not one run, found through the map */
 	uint64_t bounce_bytes;
 	uint32_t in_place;     /* completions of reads name the medium's address */
+	uint32_t bounce_ioctx; /* explicit IOCTX name memory that the controller can't reach: bounced, too */
 	int32_t exit_rc;       /* of the last kernel, where the host did not run it */
 	int64_t clock_ns;      /* what to add to port_now_ns() for the host's clock; 0 on the host */
 	uint16_t *bounce_next; /* free list */

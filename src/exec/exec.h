@@ -38,6 +38,7 @@ struct exec_job {
 	 * returned. deadline_ns: of the I/O, for the watchdog.
 	 */
 	struct dev_block *const *blocks;
+	uint32_t n_blocks; /* how many of them; 0: all that the stream has */
 	void (*gave_up)(void *arg, uint32_t sq_first, uint32_t count);
 	/* After the end of every kernel, before done. */
 	void (*ended)(void *arg);

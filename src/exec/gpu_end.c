@@ -37,7 +37,7 @@ static void job_over(struct gpu_stream *s, struct gpu_job *j, const struct io_ex
 	struct exec *e = s->exec;
 	int failed = 0, mend = 0;
 
-	for (uint32_t i = 0; i < e->blocks; i++) {
+	for (uint32_t i = 0; i < j->job.n_blocks; i++) {
 		struct dev_block *b = j->job.blocks[i];
 
 		b->exit_rc = error ? -EIO : exits[i].rc;
@@ -60,9 +60,9 @@ static void job_over(struct gpu_stream *s, struct gpu_job *j, const struct io_ex
 		j->job.done(j->job.done_arg);
 }
 
-static int kernel_over(const struct gpu_stream *s, const struct io_exit *exits, uint32_t launch)
+static int kernel_over(const struct io_exit *exits, uint32_t n_blocks, uint32_t launch)
 {
-	for (uint32_t i = 0; i < s->exec->blocks; i++)
+	for (uint32_t i = 0; i < n_blocks; i++)
 		/* Orders the word before all that the block wrote (pairs with io_exit_put's release). */
 		if (port_load_acquire32(&exits[i].over) != launch)
 			return 0;
@@ -70,15 +70,16 @@ static int kernel_over(const struct gpu_stream *s, const struct io_exit *exits, 
 }
 
 /* Looks until the kernel is over, the device is in error (returned), or the watchdog has spoken. */
-static cudaError_t kernel_wait(struct gpu_stream *s, const struct io_exit *exits, uint32_t launch)
+static cudaError_t kernel_wait(struct gpu_stream *s, const struct io_exit *exits, const struct gpu_job *j)
 {
 	struct timespec nap = {.tv_nsec = NAP_MIN_NS};
+	uint32_t blocks = j->job.n_blocks, launch = j->launch;
 
-	for (uint32_t n = 1; !kernel_over(s, exits, launch) && !__atomic_load_n(&s->lost, __ATOMIC_RELAXED); n++) {
+	for (uint32_t n = 1; !kernel_over(exits, blocks, launch) && !__atomic_load_n(&s->lost, __ATOMIC_RELAXED); n++) {
 		cudaError_t error = n % ASK_NAPS ? cudaErrorNotReady : cudaStreamQuery(s->stream);
 
 		/* The driver's "all done" may be ahead of the words only if the kernel died without a word. */
-		if (error == cudaSuccess && !kernel_over(s, exits, launch))
+		if (error == cudaSuccess && !kernel_over(exits, blocks, launch))
 			return cudaErrorLaunchFailure;
 		if (error != cudaErrorNotReady && error != cudaSuccess)
 			return error;
@@ -111,7 +112,7 @@ static void *stream_work(void *arg)
 		j = &s->jobs[s->head % GPU_JOBS_MAX];
 		exits = &s->exits[s->head % GPU_JOBS_MAX * IO_BLOCKS_MAX];
 		pthread_mutex_unlock(&s->lock);
-		error = kernel_wait(s, exits, j->launch);
+		error = kernel_wait(s, exits, j);
 		pthread_mutex_lock(&s->lock);
 		j->over = 1;
 		if (s->lost) /* the watchdog has spoken for it */

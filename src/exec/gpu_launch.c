@@ -21,10 +21,10 @@ static int stages_for(const struct exec *e, const struct dev_block *b, uint32_t 
 	return (int)n;
 }
 
-static cudaError_t start(const struct gpu_stream *s, struct io_params *p, uint32_t dyn_bytes)
+static cudaError_t start(const struct gpu_stream *s, struct io_params *p, uint32_t blocks, uint32_t dyn_bytes)
 {
 	void *args[] = {p};
-	dim3 grid = {s->exec->blocks, 1, 1}, block = {IO_THREADS, 1, 1};
+	dim3 grid = {blocks, 1, 1}, block = {IO_THREADS, 1, 1};
 
 	return cudaLaunchKernel((const void *)io_kernel, grid, block, args, dyn_bytes, s->stream);
 }
@@ -47,11 +47,11 @@ static int kernel_launch(struct gpu_stream *s, const struct gpu_job *j, uint32_t
 		return err_set(-EINVAL, "cuda: a queue depth of %u does not fit an SM's shared memory; ask for less",
 		               job->blocks[0]->n_cmds);
 	p.n_stages = (uint32_t)n;
-	for (uint32_t i = 0; i < e->blocks; i++)
+	for (uint32_t i = 0; i < job->n_blocks; i++)
 		p.blocks[i] = job->blocks[i];
 	for (uint32_t i = 0; i < job->n_events && !rc; i++)
 		rc = gpu_stream_wait(e, s->stream, job->events[i].word, job->events[i].value);
-	return rc ? rc : gpu_error(start(s, &p, dyn_bytes), "launching an I/O kernel");
+	return rc ? rc : gpu_error(start(s, &p, job->n_blocks, dyn_bytes), "launching an I/O kernel");
 }
 
 int gpu_launch(struct exec *e, uint32_t stream, const struct exec_job *job)
@@ -67,6 +67,8 @@ int gpu_launch(struct exec *e, uint32_t stream, const struct exec_job *job)
 		struct gpu_job *j = &s->jobs[s->tail % GPU_JOBS_MAX];
 
 		j->job = *job;
+		if (!j->job.n_blocks || j->job.n_blocks > e->blocks)
+			j->job.n_blocks = e->blocks;
 		j->launched_ns = port_now_ns();
 		j->launch = (uint32_t)(s->tail / GPU_JOBS_MAX) + 1; /* differs from the last use of the place */
 		j->over = j->late = 0;
@@ -92,7 +94,7 @@ static int first_run(struct gpu_stream *s)
 	int rc = gpu_error(cudaMemsetAsync(s->stop, 1, sizeof(*s->stop), s->stream), "the first kernel");
 
 	if (!rc) /* it finds the stop word */
-		rc = gpu_error(start(s, &p, s->exec->dyn_max), "the first kernel");
+		rc = gpu_error(start(s, &p, s->exec->blocks, s->exec->dyn_max), "the first kernel");
 	if (!rc)
 		rc = gpu_error(cudaMemcpyAsync(s->stop, s->exits, sizeof(*s->stop), cudaMemcpyHostToDevice, s->stream),
 		               "the first kernel");

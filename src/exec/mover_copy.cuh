@@ -15,6 +15,7 @@ struct mover_cut {
 	uint32_t k; /* element */
 	int open;
 	/* Of the command. */
+	const struct wire_ioctx *ioctx; /* of the first element, if they are explicit */
 	int in, sums, negate, moves;
 	uint32_t n, len, inner_count, per_layer;
 	const struct dev_entry *entries; /* of the run's first */
@@ -38,9 +39,18 @@ static __device__ void mover_cut_open(const struct dev_block *b, struct mover_cu
 
 	u->in = c->work == DEV_WORK_IN;
 	u->moves = c->work != DEV_WORK_SUM;
+	u->n = sp->n;
+	u->pitch = first.pitch;
+	u->bytes = first.bytes;
+	u->offset = first.offset;
+	u->buf = first.buf;
+	u->mem = first.mem;
+	u->ioctx = p ? NULL : dev_step_ioctx(u->s) + first.entry;
+	u->sums = 0;
+	if (u->ioctx)
+		return;
 	u->negate = u->in || (!u->moves && p->op == WIRE_READ);
 	u->sums = u->in || !c->alone || !u->moves; /* a retried write: summed when the whole command was made */
-	u->n = sp->n;
 	u->len = sp->len;
 	u->inner_count = p->mem.inner_count;
 	u->per_layer = p->geom.objects_per_layer;
@@ -50,15 +60,10 @@ static __device__ void mover_cut_open(const struct dev_block *b, struct mover_cu
 	u->block_stride = p->mem.block_stride;
 	u->outer_stride = p->mem.outer_stride;
 	u->inner_stride = p->mem.inner_stride;
-	u->pitch = first.pitch;
-	u->bytes = first.bytes;
-	u->offset = first.offset;
 	u->object = first.object;
 	u->e = first.entry - sp->first;
 	u->inner = first.object % u->inner_count;
 	u->object_at = first.object / u->inner_count * u->outer_stride + u->inner * u->inner_stride + first.offset;
-	u->buf = first.buf;
-	u->mem = first.mem;
 }
 
 static __device__ void mover_cut_step(struct mover_cut *u)
@@ -68,6 +73,10 @@ static __device__ void mover_cut_step(struct mover_cut *u)
 	if (u->k == u->n)
 		return;
 	u->buf += u->pitch;
+	if (u->ioctx) {
+		u->mem = (uint8_t *)(uintptr_t)u->ioctx[u->k].mem;
+		return;
+	}
 	if (++u->e == u->len) {
 		u->e = 0;
 		u->object++;

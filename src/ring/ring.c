@@ -33,6 +33,7 @@ struct ring {
 	struct wire_ring *shared;
 	struct ring_memory memory;
 	uint32_t *flags; /* of each IOCB: what a stream waits for; only ever grows */
+	struct wire_ioctx *ioctx; /* memory.ioctx of each IOCB */
 	uint32_t *holds; /* of each IOCB: what a held one waits for, likewise */
 	struct port_parker parker;
 	struct slot *slots;
@@ -108,6 +109,8 @@ int ring_new_in(uint32_t depth, const struct ring_memory *memory, struct ring **
 	r->slots = zeroed(depth, sizeof(*r->slots));
 	r->flags = get(r, depth, sizeof(*r->flags), 0);
 	r->holds = get(r, depth, sizeof(*r->holds), 0);
+	if (memory->ioctx)
+		r->ioctx = get(r, (size_t)depth * memory->ioctx, sizeof(*r->ioctx), 0);
 	if (w) {
 		w->entries = depth;
 		w->host = &r->parker;
@@ -117,7 +120,8 @@ int ring_new_in(uint32_t depth, const struct ring_memory *memory, struct ring **
 		w->state = get(r, depth, sizeof(*w->state), 1);
 		w->cq_tail = get(r, 1, 64, 1);
 	}
-	if (!w || !w->iocb || !w->sq[0] || !w->cq || !w->state || !w->cq_tail || !r->slots || !r->flags || !r->holds) {
+	if (!w || !w->iocb || !w->sq[0] || !w->cq || !w->state || !w->cq_tail || !r->slots || !r->flags || !r->holds ||
+	    (memory->ioctx && !r->ioctx)) {
 		ring_free(r);
 		return err_set(-ENOMEM, "ring: no memory for %u IOCBs", depth);
 	}
@@ -137,8 +141,9 @@ void ring_free(struct ring *r)
 		return;
 	w = r->shared;
 	if (w) {
-		for (uint32_t i = 0; r->slots && i < w->entries; i++)
+		for (uint32_t i = 0; !r->ioctx && r->slots && i < w->entries; i++)
 			free(r->slots[i].ioctx);
+		put(r, r->ioctx, (size_t)w->entries * r->memory.ioctx, sizeof(*r->ioctx), 0);
 		put(r, r->holds, w->entries, sizeof(*r->holds), 0);
 		put(r, r->flags, w->entries, sizeof(*r->flags), 0);
 		put(r, w->cq_tail, 1, 64, 1);
@@ -172,6 +177,14 @@ int ring_get(struct ring *r, uint32_t n_ioctx, struct wire_iocb **out, struct wi
 		return err_set(-EAGAIN, "ring: all %u IOCBs are out; wait for one and give it back",
 		               r->shared->entries);
 	s = &r->slots[id];
+	if (r->ioctx) {
+		s->ioctx = r->ioctx + (size_t)id * r->memory.ioctx;
+		s->room = r->memory.ioctx;
+	}
+	if (s->room < n_ioctx && r->ioctx) {
+		ring_put(r, id);
+		return err_set(-EINVAL, "ring: %u IOCTX asked, there is room for %u", n_ioctx, r->memory.ioctx);
+	}
 	if (s->room < n_ioctx) {
 		free(s->ioctx);
 		s->ioctx = zeroed(n_ioctx, sizeof(*s->ioctx));

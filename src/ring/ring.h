@@ -27,6 +27,8 @@ struct ring_memory {
 	void (*put)(void *arg, void *p, uint64_t bytes, int near);
 	void *arg;
 	int silent;
+	uint32_t
+	    ioctx; /* room for so many in each IOCB, taken at once from get; 0: from the heap, as they are needed */
 };
 int ring_new_in(uint32_t depth, const struct ring_memory *memory, struct ring **out);
 /* Nothing may be in flight. */

@@ -17,6 +17,7 @@
 #include "ctrl/fault_io.h"
 #include "dev/io.h"
 #include "exec/exec.h"
+#include <tutti/gio_uring.h>
 
 #define N 37
 #define STREAMS 2u
@@ -574,8 +575,105 @@ static void only_what_is_lost_fails(const struct rig_accel *where)
 static void only_what_is_lost_fails_remote(void) { only_what_is_lost_fails(&accel); }
 static void only_what_is_lost_fails_host(void) { only_what_is_lost_fails(NULL); }
 
-int main(void)
+/* ---- raw calls ---- */
+
+#define RAW_BYTES (8u << 20)
+#define RAW_PIECES 200u
+
+static struct gio *raw_open(enum tutti_controller controller, const char *path)
 {
+	struct gio_opts o = GIO_OPTS_INIT;
+	struct gio *g;
+	FILE *f = fopen(path, "wbe");
+
+	CHECK(f && !fseek(f, RAW_BYTES - 1, SEEK_SET) && fputc(0, f) == 0 && !fclose(f));
+	o.paths = &path;
+	o.n_paths = 1;
+	o.sms = 2;
+	o.controller = controller;
+	o.executor = TUTTI_EXEC_CUDA;
+	CHECK_EQ(gio_init_queue(&o, &g), 0);
+	return g;
+}
+
+/* Pieces of 4 to 1500 KiB, back to back on the device, scattered in memory. Returns their number. */
+static uint32_t raw_pieces(struct gio_ioctx *c, enum gio_op op, uint8_t *mem, int forward)
+{
+	uint32_t n = 0, at = 0;
+
+	for (uint64_t seed = 7; n < RAW_PIECES && at < RAW_BYTES; n++) {
+		uint32_t bytes = n == 3 ? 1500u << 10 : 4096u * (1 + (uint32_t)(check_random(&seed) % 3));
+
+		bytes = bytes > RAW_BYTES - at ? RAW_BYTES - at : bytes;
+		c[n] = (struct gio_ioctx){.offset_bytes = at, .bytes = bytes, .op = (uint16_t)op};
+		c[n].mem = (uint64_t)(uintptr_t)(mem + (forward ? at : RAW_BYTES - at - bytes));
+		at += bytes;
+	}
+	return n;
+}
+
+static void raw_transfer(struct gio *g, enum gio_op op, uint8_t *mem, int forward, struct app_stream *after)
+{
+	const struct timespec nap = {.tv_nsec = 20000000};
+	struct gio_event event = {.cuda_event = after};
+	struct gio_ioctx *c;
+	struct gio_result r;
+	uint32_t id;
+
+	CHECK_EQ(gio_get_iocb(g, RAW_PIECES, after ? &event : NULL, &id, &c), 0);
+	CHECK_EQ(raw_pieces(c, op, mem, forward), RAW_PIECES);
+	CHECK_EQ(gio_issue_io(g, &id, 1, after ? 1 : 0), 0);
+	if (after) {
+		CHECK_EQ(gio_wait_cqe(g, id, rig_now() + (uint64_t)nap.tv_nsec, &r), -ETIMEDOUT);
+		app_let(after);
+	}
+	CHECK_EQ(gio_wait_stream(g, id, after), 0);
+	CHECK_EQ(gio_wait_cqe(g, id, rig_now() + 10000000000ull, &r), 0);
+	CHECK_EQ(r.status, 0);
+	CHECK_EQ(r.failed, 0);
+	gio_put_iocb(g, id);
+}
+
+static void raw_calls(enum tutti_controller controller)
+{
+	const char *path = scratch_path("raw");
+	struct gio *g = raw_open(controller, path);
+	uint8_t *a = hbm_get(RAW_BYTES), *b = hbm_get(RAW_BYTES), elsewhere[4096];
+	struct app_stream stream = {.busy = 1};
+	const uint32_t word = 1;
+	struct gio_event event = {.word = &word, .value = 1};
+	struct gio_ioctx *c, done[RAW_PIECES], back[RAW_PIECES];
+	uint64_t seed = 5;
+	uint32_t id, n;
+
+	for (uint32_t i = 0; i < RAW_BYTES; i++)
+		a[i] = (uint8_t)check_random(&seed);
+	memset(b, 0, RAW_BYTES);
+	CHECK_EQ(gio_register(g, a, RAW_BYTES), 0);
+	CHECK_EQ(gio_register(g, b, RAW_BYTES), 0);
+	CHECK_EQ(gio_register(g, elsewhere, sizeof(elsewhere)), -EINVAL);
+	CHECK_EQ(gio_get_iocb(g, 1, &event, &id, &c), -ENOTSUP);
+	CHECK_EQ(gio_get_iocb(g, 1, NULL, &id, &c), 0);
+	c[0] = (struct gio_ioctx){.mem = (uint64_t)(uintptr_t)elsewhere, .bytes = 4096, .op = GIO_WRITE};
+	CHECK_EQ(gio_issue_io(g, &id, 1, 0), -EINVAL);
+	gio_put_iocb(g, id);
+	raw_transfer(g, GIO_WRITE, a, 1, &stream);
+	raw_transfer(g, GIO_READ, b, 0, NULL);
+	n = raw_pieces(done, GIO_WRITE, a, 1);
+	raw_pieces(back, GIO_READ, b, 0);
+	for (uint32_t i = 0; i < n; i++)
+		CHECK(!memcmp((void *)(uintptr_t)done[i].mem, (void *)(uintptr_t)back[i].mem, done[i].bytes));
+	CHECK_EQ(gio_close(g), 0);
+	hbm_put(a);
+	hbm_put(b);
+}
+
+static void raw_calls_bounced(void) { raw_calls(TUTTI_CTRL_VIRT); }
+static void raw_calls_in_place(void) { raw_calls(TUTTI_CTRL_MODEL); }
+
+int main(int argc, char **argv)
+{
+	check_only = argc > 1 ? argv[1] : NULL;
 	rig_dir(scratch_begin_in_memory());
 	CHECK_RUN(bounced);
 	CHECK_RUN(in_place);
@@ -586,6 +684,8 @@ int main(void)
 	CHECK_RUN(host_lanes_have_no_streams);
 	CHECK_RUN(only_what_is_lost_fails_remote);
 	CHECK_RUN(only_what_is_lost_fails_host);
+	CHECK_RUN(raw_calls_bounced);
+	CHECK_RUN(raw_calls_in_place);
 	scratch_end();
 	return check_end();
 }
