@@ -49,7 +49,7 @@ NVCC_FLAGS = -std=c++17 -O2 -g -lineinfo $(NVCC_ARCH) $(CPPFLAGS) -DTUTTI_CUDA -
 	-Xcompiler -fPIC,-Wall,-Wextra
 ifneq ($(CUDA),)
 CPPFLAGS += -DTUTTI_CUDA -isystem $(CUDA_HOME)/include
-CUDA_OBJ = $(BUILD)/obj/src/exec/io_kernel.cu.o
+CUDA_OBJ = $(BUILD)/obj/src/exec/io_kernel.cu.o $(BUILD)/obj/src/exec/io_small.cu.o
 CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
 endif
 
@@ -118,7 +118,9 @@ $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	@$(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
--include $(addprefix $(BUILD)/obj/,src/exec/io_kernel.cu.d bench/gpu/kernels.cu.d)
+# One warp of it fits into what a matrix product leaves of an SM.
+$(BUILD)/obj/src/exec/io_small.cu.o: NVCC_FLAGS += -maxrregcount 32
+-include $(addprefix $(BUILD)/obj/,src/exec/io_kernel.cu.d src/exec/io_small.cu.d bench/gpu/kernels.cu.d)
 
 # Archives are made anew (an object whose source is gone must not stay), by appending: two rooms may have a header.c.
 define archive

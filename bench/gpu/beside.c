@@ -239,6 +239,12 @@ void figure_beside(void)
 		cudaStreamDestroy(rest);
 	}
 	lab_close(&b);
+	shape.small = 1;
+	shape.sms = 16;
+	lab_open(&b, &shape);
+	starts(&b, all, "all SMs, small shape", 1);
+	slowdown(&b, all, all, "all SMs, small shape", 0);
+	lab_close(&b);
 	compute_close();
 	cudaStreamDestroy(all);
 }

@@ -122,6 +122,7 @@ struct lab_shape {
 	uint32_t devices, sms;
 	struct tutti_model_timing timing;
 	int no_sgl, no_medium;
+	int small; /* kernels of one warp */
 };
 
 void lab_open(struct lab *b, const struct lab_shape *s);

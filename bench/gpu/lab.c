@@ -89,6 +89,8 @@ void lab_open(struct lab *b, const struct lab_shape *s)
 	                          .bounce_bytes = 64u << 20,
 	                          .segment_pool_bytes = SEGMENT_BYTES,
 	                          .no_sgl = s->no_sgl,
+	                          .small_kernels = s->small,
+	                          .queue_depth = s->small ? 16 : 0,
 	                          .deadline_ns = WAIT_NS};
 
 	memset(b, 0, sizeof(*b));

@@ -157,6 +157,12 @@ struct tutti_lane_opts {
 	int no_verify;                /* 1: checksums are not compared on retrieve. Refused for what was not synced */
 	int no_sgl;                   /* 1: use PRP lists */
 	enum tutti_executor executor;
+	/*
+	 * GPU: 1: kernels of one warp a block, with little shared memory, on no SMs of their own. For engines that keep
+	 * all SMs for compute: they start beside a running matrix product, where the usual kernel waits for its end.
+	 * Each moves less, so sms (warps then) is best 8 to 16, and queue_depth 16, which keeps them small.
+	 */
+	int small_kernels;
 };
 #define TUTTI_LANE_OPTS_INIT {.size = sizeof(struct tutti_lane_opts)}
 

@@ -272,8 +272,11 @@ static int engine_memory(struct engine *e)
 
 int engine_new(const struct engine_opts *o, struct engine **out)
 {
-	struct exec_opts xo = {
-	    .streams = ENGINE_STREAMS, .blocks = o->blocks, .queue_jobs = QUEUE_JOBS, .sm_domain = 1};
+	struct exec_opts xo = {.streams = ENGINE_STREAMS,
+	                       .blocks = o->blocks,
+	                       .queue_jobs = QUEUE_JOBS,
+	                       .sm_domain = !o->small,
+	                       .small = o->small};
 	struct engine *e;
 	int rc;
 

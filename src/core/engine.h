@@ -23,6 +23,7 @@ struct engine_opts {
 	const struct exec_ops *exec_ops; /* NULL: the host's */
 	const struct ctrl_info *info;
 	uint32_t blocks; /* of each stream */
+	int small;       /* exec_opts.small */
 	uint32_t queue_depth;
 	uint32_t ring_depth;   /* power of two */
 	uint64_t bounce_bytes; /* of all blocks together; 0: none, and no plans then */

@@ -74,6 +74,7 @@ static int open_engine(struct tutti_lane *l, const struct tutti_lane_opts *o)
 	*eo = (struct engine_opts){.ctrl_ops = l->pool.ops, .ctrl = l->pool.ctrl, .info = &l->pool.info};
 	eo->blocks = l->sms;
 	eo->queue_depth = l->queue_depth;
+	eo->small = o->small_kernels;
 	eo->bounce_bytes = o->bounce_bytes ? o->bounce_bytes : BOUNCE_DEFAULT;
 	eo->command_bytes = command_bytes(g);
 	eo->n_devs = l->pool.n_dev;

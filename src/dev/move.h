@@ -16,10 +16,17 @@
 PORT_FN void dev_copy(void *dst, const void *src, uint64_t bytes) { __builtin_memcpy(dst, src, bytes); }
 PORT_FN void dev_zero(void *dst, uint64_t bytes) { __builtin_memset(dst, 0, bytes); }
 
+#if defined(__CUDACC__) && defined(DEV_WARP)
+/* exec/io_small.cu: a warp copies (dst NULL: does not) and sums. */
+static __device__ uint64_t warp_move(void *dst, const void *src, uint64_t bytes, uint64_t offset);
+#endif
+
 /* The part of the checksum that the bytes contribute. */
 PORT_FN uint64_t dev_sum(const void *data, uint64_t bytes, uint64_t offset)
 {
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__) && defined(DEV_WARP)
+	return warp_move(NULL, data, bytes, offset);
+#elif defined(__CUDA_ARCH__)
 	return objsum_part_plain(data, bytes, offset);
 #else
 	return objsum_part(data, bytes, offset);
@@ -28,7 +35,9 @@ PORT_FN uint64_t dev_sum(const void *data, uint64_t bytes, uint64_t offset)
 
 PORT_FN uint64_t dev_copy_sum(void *dst, const void *src, uint64_t bytes, uint64_t offset)
 {
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__) && defined(DEV_WARP)
+	return warp_move(dst, src, bytes, offset);
+#elif defined(__CUDA_ARCH__)
 	dev_copy(dst, src, bytes);
 	return objsum_part_plain(src, bytes, offset);
 #else

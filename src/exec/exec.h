@@ -55,6 +55,7 @@ struct exec_opts {
 	uint32_t blocks;     /* of each stream */
 	uint32_t queue_jobs; /* bound of waiting kernels per stream */
 	int sm_domain;       /* cuda: 1: SMs of their own (a green context), where the driver has it */
+	int small;           /* cuda: 1: blocks of one warp, which start beside a matrix product that has all SMs */
 };
 
 /* Memory that device code reads or writes. */

@@ -121,6 +121,7 @@ static int gpu_open(const struct exec_opts *o, struct exec **out)
 		return err_set(-ENOMEM, "cuda: no memory");
 	e->n_streams = o->streams;
 	e->blocks = o->blocks;
+	e->small = o->small;
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_mutex_init(&e->watch_lock, NULL);

@@ -40,6 +40,7 @@ struct gpu_stream {
 struct exec {
 	int device;
 	uint32_t n_streams, blocks;
+	int small; /* kernels */
 	uint32_t dyn_max;
 	int64_t clock_ns;
 	uint64_t near_bytes;

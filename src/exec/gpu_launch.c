@@ -13,6 +13,9 @@ static int stages_for(const struct exec *e, const struct dev_block *b, uint32_t 
 {
 	uint32_t extra = io_extra_bytes(b->n_cmds, b->n_bounce), n = 0;
 
+	*dyn_bytes = extra;
+	if (e->small)
+		return extra <= e->dyn_max ? 0 : -EINVAL;
 	while (n < IO_STAGES_MAX && (n + 1) * IO_STAGE_BYTES + extra <= e->dyn_max)
 		n++;
 	if (n < IO_STAGES_MIN || b->n_cmds + 1 >= IO_QUEUE)
@@ -21,12 +24,17 @@ static int stages_for(const struct exec *e, const struct dev_block *b, uint32_t 
 	return (int)n;
 }
 
+static const void *kernel_of(const struct exec *e)
+{
+	return e->small ? (const void *)io_small_kernel : (const void *)io_kernel;
+}
+
 static cudaError_t start(const struct gpu_stream *s, struct io_params *p, uint32_t blocks, uint32_t dyn_bytes)
 {
 	void *args[] = {p};
-	dim3 grid = {blocks, 1, 1}, block = {IO_THREADS, 1, 1};
+	dim3 grid = {blocks, 1, 1}, block = {s->exec->small ? IO_SMALL_THREADS : IO_THREADS, 1, 1};
 
-	return cudaLaunchKernel((const void *)io_kernel, grid, block, args, dyn_bytes, s->stream);
+	return cudaLaunchKernel(kernel_of(s->exec), grid, block, args, dyn_bytes, s->stream);
 }
 
 /* Events first: the stream holds the kernel back until all of them are there. */
@@ -148,7 +156,7 @@ static int clock_find(struct exec *e)
 int gpu_warm_up(struct exec *e)
 {
 	struct cudaFuncAttributes attr;
-	int most = 0, rc = gpu_error(cudaFuncGetAttributes(&attr, (const void *)io_kernel), "loading the I/O kernel");
+	int most = 0, rc = gpu_error(cudaFuncGetAttributes(&attr, kernel_of(e)), "loading the I/O kernel");
 
 	if (!rc)
 		rc = gpu_error(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, e->device),
@@ -156,8 +164,7 @@ int gpu_warm_up(struct exec *e)
 	if (rc)
 		return rc;
 	e->dyn_max = (uint32_t)most - (uint32_t)attr.sharedSizeBytes;
-	rc = gpu_error(
-	    cudaFuncSetAttribute((const void *)io_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)e->dyn_max),
+	rc = gpu_error(cudaFuncSetAttribute(kernel_of(e), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)e->dyn_max),
 	               "shared memory");
 	for (uint32_t i = 0; i < e->n_streams && !rc; i++)
 		rc = first_run(&e->streams[i]);

@@ -32,7 +32,7 @@ static int lanes_streams(struct exec *e, const struct exec_opts *o)
 	for (uint32_t i = 0; i < e->n_streams && !rc; i++)
 		rc = gpu_error(cudaStreamCreateWithPriority(&e->streams[i].stream, cudaStreamNonBlocking, high),
 		               "making a stream");
-	snprintf(e->text, sizeof(e->text), "cuda, %u SMs, priority stream", o->blocks);
+	snprintf(e->text, sizeof(e->text), "cuda, %u %s, priority stream", o->blocks, o->small ? "warps" : "SMs");
 	return rc;
 }
 

@@ -18,6 +18,7 @@
 #define IO_STAGES_MIN 2u
 #define IO_SUMMER_WARPS 8u
 #define IO_THREADS (64u + 32u * IO_SUMMER_WARPS)
+#define IO_SMALL_THREADS 32u
 #define IO_QUEUE 512u /* power of two, above the largest number of commands and the one step */
 
 /* Of one thread block. */
@@ -58,6 +59,7 @@ extern "C" {
 #if !defined(__CUDACC__)
 /* The kernels' handles, for cudaLaunchKernel. */
 void io_kernel(struct io_params p);
+void io_small_kernel(struct io_params p); /* the small shape: no stages */
 void io_clock_kernel(struct io_clock *w);
 #endif
 #ifdef __cplusplus

@@ -248,6 +248,7 @@ int rig_open_lane(struct rig *r, uint32_t rank)
 	o.deadline_ns = r->shape.deadline_ns;
 	o.store_queue_layers = r->shape.store_queue_layers;
 	o.executor = r->shape.executor;
+	o.small_kernels = r->shape.small_kernels;
 	o.bounce_bytes = r->shape.bounce_bytes;
 	rc = tutti_lane_open(&o, &r->digest, &r->lane[rank]);
 	if (!rc && r->accel[rank]) {

@@ -42,6 +42,7 @@ struct rig_shape {
 	uint32_t sms, queue_depth;
 	uint32_t store_queue_layers;
 	uint64_t deadline_ns;
+	int small_kernels;
 	int no_sgl, no_verify;
 	int prewrite_segments;       /* 1: reserve the space, write segments ahead; else a sparse file */
 	uint64_t segment_pool_bytes; /* of the pool's segments */

@@ -110,6 +110,43 @@ static void model_in_place(void)
 	                              .controller = TUTTI_CTRL_MODEL});
 }
 
+/* The small shape: warps. */
+static void small_virt(void)
+{
+	round_trip((struct rig_shape){.layers = 4,
+	                              .blocks = 64,
+	                              .outer_count = 2,
+	                              .segment_bytes = 32768,
+	                              .order = "LoB",
+	                              .sms = 8,
+	                              .queue_depth = 16,
+	                              .small_kernels = 1});
+}
+static void small_in_place(void)
+{
+	round_trip((struct rig_shape){.layers = 8,
+	                              .blocks = 64,
+	                              .outer_count = 2,
+	                              .segment_bytes = 32768,
+	                              .order = "LoB",
+	                              .sms = 16,
+	                              .queue_depth = 16,
+	                              .small_kernels = 1,
+	                              .controller = TUTTI_CTRL_MODEL});
+}
+static void small_odd_objects(void)
+{
+	round_trip((struct rig_shape){.layers = 2,
+	                              .blocks = 64,
+	                              .segment_bytes = 5003,
+	                              .gap_bytes = 1,
+	                              .order = "LB",
+	                              .misalign = 5,
+	                              .sms = 4,
+	                              .queue_depth = 16,
+	                              .small_kernels = 1});
+}
+
 /* ---- damage ---- */
 
 static void damage_is_found(void)
@@ -154,13 +191,15 @@ static void damage_is_found(void)
 
 /* ---- a controller that stops ---- */
 
-static void controller_stops(enum fault_kind kind)
+static void controller_stops(enum fault_kind kind, int small)
 {
 	struct rig_shape shape = {.layers = 4,
 	                          .blocks = 64,
 	                          .outer_count = 2,
 	                          .segment_bytes = 16384,
 	                          .order = "LoB",
+	                          .queue_depth = small ? 16 : 0,
+	                          .small_kernels = small,
 	                          .deadline_ns = DEADLINE_NS};
 	struct fault_rule rule = {.kind = kind, .ops = FAULT_READ, .nth = 3, .count = 1};
 	struct tutti_key keys[N];
@@ -208,8 +247,9 @@ static void controller_stops(enum fault_kind kind)
 	fault_io_free(f);
 }
 
-static void one_read_is_lost(void) { controller_stops(FAULT_HANG); }
-static void the_disk_stops(void) { controller_stops(FAULT_STOP); }
+static void one_read_is_lost(void) { controller_stops(FAULT_HANG, 0); }
+static void one_read_is_lost_small(void) { controller_stops(FAULT_HANG, 1); }
+static void the_disk_stops(void) { controller_stops(FAULT_STOP, 0); }
 
 int main(int argc, char **argv)
 {
@@ -224,8 +264,12 @@ int main(int argc, char **argv)
 	CHECK_RUN(virt_two_ranks_two_devices);
 	CHECK_RUN(virt_prp);
 	CHECK_RUN(model_in_place);
+	CHECK_RUN(small_virt);
+	CHECK_RUN(small_in_place);
+	CHECK_RUN(small_odd_objects);
 	CHECK_RUN(damage_is_found);
 	CHECK_RUN(one_read_is_lost);
+	CHECK_RUN(one_read_is_lost_small);
 	CHECK_RUN(the_disk_stops);
 	scratch_end();
 	return check_end();

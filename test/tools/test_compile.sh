@@ -47,5 +47,7 @@ check device_clangxx clang++ -std=c++17 -Wall -Wextra -Werror $rooms -c test/dev
 check device_cuda nvcc -arch=sm_90 $rooms -c test/dev/compile_cuda.cu -o "$out/cuda.o"
 check executor_cuda nvcc -std=c++17 -arch=sm_90 -DTUTTI_CUDA -Xcompiler -Wall,-Wextra,-Werror $rooms \
 	-c src/exec/io_kernel.cu -o "$out/executor.o"
+check executor_cuda_small nvcc -std=c++17 -arch=sm_90 -DTUTTI_CUDA -Xcompiler -Wall,-Wextra,-Werror $rooms \
+	-c src/exec/io_small.cu -o "$out/executor_small.o"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

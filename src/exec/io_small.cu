@@ -1,0 +1,119 @@
+/*
+ * io_small.cu - the I/O kernel in its small shape: a thread block is one warp of 32 registers a thread, with a few KiB
+ * of shared memory, so that it fits beside the blocks of a matrix product and starts while one runs. (A product of 384
+ * threads of 168 registers leaves an SM 1024 of them.)
+ *
+ * Thread 0 runs the loop of dev/io.h and does all but move data; for that the others wait, in a barrier, to help.
+ * A block moves less than the large shape's, whose copies run beside the loop; there can be more of them.
+ */
+#define DEV_WARP 1
+
+#include <cuda_runtime.h>
+
+#include "exec/io_kernel.cuh"
+
+/* What thread 0 wants moved. */
+static __shared__ struct {
+	uint8_t *dst; /* NULL: summed where it lies */
+	const uint8_t *src;
+	uint64_t bytes, offset;
+	int stop;
+} warp_job;
+
+/* 16 bytes a thread and turn; the host's memory is far, so several loads are on their way at a time. */
+static __device__ uint64_t warp_move16(uint8_t *dst, const uint8_t *src, uint32_t bytes, uint64_t offset)
+{
+	uint64_t sum = 0;
+
+#pragma unroll 4
+	for (uint32_t at = 16 * threadIdx.x; at < bytes; at += 16 * IO_SMALL_THREADS) {
+		ulonglong2 v = *(const ulonglong2 *)(const void *)(src + at);
+
+		if (dst)
+			*(ulonglong2 *)(void *)(dst + at) = v;
+		sum += objsum_term(v.x, (offset + at) / 8) + objsum_term(v.y, (offset + at) / 8 + 1);
+	}
+	return sum;
+}
+
+/* Any address, any length. */
+static __device__ uint64_t warp_move_any(uint8_t *dst, const uint8_t *src, uint32_t bytes, uint64_t offset)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t at = 8 * threadIdx.x; at < bytes; at += 8 * IO_SMALL_THREADS) {
+		uint64_t lane = 0;
+
+		for (uint32_t k = 0; k < 8 && at + k < bytes; k++) {
+			uint8_t byte = src[at + k];
+
+			lane |= (uint64_t)byte << (8 * k);
+			if (dst)
+				dst[at + k] = byte;
+		}
+		sum += objsum_term(lane, (offset + at) / 8);
+	}
+	return sum;
+}
+
+/* All threads of the warp; the sum is thread 0's. */
+static __device__ uint64_t warp_help(void)
+{
+	uint8_t *dst = warp_job.dst;
+	const uint8_t *src = warp_job.src;
+	uint32_t bytes = (uint32_t)warp_job.bytes;
+	uint64_t sum = (((uintptr_t)src | (uintptr_t)dst | bytes) & 15u) == 0
+	                   ? warp_move16(dst, src, bytes, warp_job.offset)
+	                   : warp_move_any(dst, src, bytes, warp_job.offset);
+
+	__threadfence_system(); /* before thread 0 tells anybody */
+	for (int by = 16; by; by /= 2)
+		sum += __shfl_down_sync(0xffffffffu, (unsigned long long)sum, by);
+	return sum;
+}
+
+/* dev/move.h: by thread 0. */
+static __device__ __noinline__ uint64_t warp_move(void *dst, const void *src, uint64_t bytes, uint64_t offset)
+{
+	warp_job.dst = (uint8_t *)dst;
+	warp_job.src = (const uint8_t *)src;
+	warp_job.bytes = bytes;
+	warp_job.offset = offset;
+	__syncwarp();
+	return warp_help();
+}
+
+/* No launch bounds: they would take the place of the compiler's option that limits registers (Makefile). */
+extern "C" __global__ void io_small_kernel(const __grid_constant__ struct io_params p)
+{
+	extern __shared__ __align__(128) uint8_t dyn[];
+	__shared__ __align__(16) struct dev_block b;
+	__shared__ __align__(16) struct wire_ring ring;
+	__shared__ uint32_t stopped;
+	__shared__ int failed;
+
+	if (io_stopped(&p, &stopped))
+		return;
+	io_begin(&p, &b, &ring, dyn);
+	if (threadIdx.x == 0)
+		warp_job.stop = 0;
+	__syncwarp();
+	if (threadIdx.x == 0) {
+		b.mover = NULL;
+		failed = dev_io_serve(&b);
+		warp_job.stop = 1;
+		__syncwarp();
+	} else {
+		for (;;) {
+			__syncwarp();
+			if (warp_job.stop)
+				break;
+			warp_help();
+		}
+	}
+	__syncthreads();
+	if (failed)
+		io_fail_open(&b, failed);
+	if (threadIdx.x == 0)
+		io_leave(&p, p.blocks[blockIdx.x], &b, failed);
+}
