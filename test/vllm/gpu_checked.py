@@ -10,7 +10,8 @@ from tutti.vllm.connector import TuttiConnector
 keep = False
 compare = False
 connectors = []
-sums = {"kept": 0, "compared_blocks": 0, "compared_bytes": 0, "different_blocks": 0, "all_zero_blocks": 0}
+sums = {"kept": 0, "compared_blocks": 0, "compared_bytes": 0, "different_blocks": 0, "all_zero_blocks": 0,
+        "not_kept_blocks": 0}
 
 
 def scheduler():
@@ -71,7 +72,9 @@ class GpuCheckedConnector(TuttiConnector):
     def look(self, keys, blocks, failed):
         stores = {}
         for i, key in enumerate(keys):
-            if i not in failed:
+            if i not in failed and key not in self.where:
+                sums["not_kept_blocks"] += 1  # stored while nothing was kept: there is nothing to compare with
+            elif i not in failed:
                 store, row = self.where[key]
                 stores.setdefault(store, ([], []))[0].append(blocks[i])
                 stores[store][1].append(row)
