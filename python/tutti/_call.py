@@ -104,14 +104,18 @@ def integers_of(values: Any, c_type: str, code: str) -> Any:
     if hasattr(values, "astype") and hasattr(values, "dtype"):
         if values.dtype.kind not in "iu":
             raise InvalidError(errno.EINVAL, f"integers are needed, not {values.dtype}")
-        if values.dtype.itemsize != size or not values.flags.c_contiguous:
-            if values.size and (int(values.min()) < 0 or int(values.max()) >= 1 << 8 * size):
-                raise InvalidError(errno.EINVAL, f"a value does not fit {c_type}")
+        narrow = values.dtype.kind == "u" and values.dtype.itemsize <= size
+        if not narrow and values.size and (int(values.min()) < 0 or int(values.max()) >= 1 << 8 * size):
+            raise InvalidError(errno.EINVAL, f"a value does not fit {c_type}")
+        if values.dtype.itemsize != size or not values.flags.c_contiguous or not values.dtype.isnative:
             values = values.astype(f"u{size}", order="C")
     elif isinstance(values, array.array):
-        if values.itemsize != size or values.typecode not in "iIlLqQ":
+        if values.itemsize != size or values.typecode not in "ILQ":
             values = _integers(values, c_type, code)
-    elif not isinstance(values, (bytes, bytearray, memoryview)):
+    elif isinstance(values, memoryview):
+        if values.format not in ("B", "b", "c") and (values.itemsize != size or values.format not in "ILQ"):
+            values = _integers(values.tolist(), c_type, code)
+    elif not isinstance(values, (bytes, bytearray)):
         values = _integers(values, c_type, code)
     return array_of(c_type, values)
 
@@ -123,11 +127,21 @@ def _integers(values: Any, c_type: str, code: str) -> Any:
         raise InvalidError(errno.EINVAL, f"{c_type} integers are needed: {e}") from None
 
 
+def path_list(paths: Paths) -> list[str]:
+    """One path or several, as text. InvalidError: none, or a name with a NUL, which C would take for its end."""
+    one = isinstance(paths, (str, bytes)) or hasattr(paths, "__fspath__")
+    names = [os.fsdecode(p) for p in ([paths] if one else paths)]
+    if not names:
+        raise InvalidError(errno.EINVAL, "a path is needed, or several")
+    for name in names:
+        if "\0" in name:
+            raise InvalidError(errno.EINVAL, f"a path has a NUL character in it: {name!r}")
+    return names
+
+
 def paths_of(paths: Paths) -> tuple[Any, int, Any]:
     """(char **, n, what keeps it alive)."""
-    if isinstance(paths, (str, bytes)) or hasattr(paths, "__fspath__"):
-        paths = [paths]
-    names = [ffi.new("char[]", os.fsencode(p)) for p in paths]
+    names = [ffi.new("char[]", os.fsencode(p)) for p in path_list(paths)]
     array_ = ffi.new("char *[]", names)
     return array_, len(names), (array_, names)
 

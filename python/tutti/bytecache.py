@@ -6,7 +6,7 @@ import hashlib
 import os
 import threading
 
-from ._call import Buffer, Paths
+from ._call import Buffer, Paths, path_list
 from .errors import ExistsError, InvalidError, NoSpaceError
 from .lane import Lane
 from .memory import KvMemory
@@ -37,16 +37,15 @@ class ByteCache:
         another kind or another value_bytes sees other values. Errors: as Pool.format, Pool.open, Lane.open."""
         if value_bytes <= 0:
             raise InvalidError(errno.EINVAL, "ByteCache: value_bytes must be above 0")
-        first = paths if isinstance(paths, (str, os.PathLike)) else paths[0]
-        if size is not None and not os.path.exists(first):
-            try:
-                Pool.format(paths, size)
-            except ExistsError:
-                pass  # another process was faster
         room = -(-(value_bytes + _LENGTH_BYTES) // _PAGE) * _PAGE
         memory = KvMemory(1, 1, room)
         spec = NamespaceSpec(model=f"values: {kind}", weights=hashlib.sha256(kind.encode()).digest(), kv_dtype="bytes",
                              backend="none", block_tokens=1, kv_heads=1, head_size=value_bytes)
+        if size is not None and not os.path.exists(path_list(paths)[0]):
+            try:
+                Pool.format(paths, size)
+            except ExistsError:
+                pass  # another process was faster
         pool = Pool.open(paths)
         try:
             namespace = pool.namespace(spec.with_layout(memory.layout))

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ._call import (Buffer, Handle, Paths, Progress, check, duration_ns, finish_with, key_of, keys_of,
-                    paths_of, progress_of)
+                    path_list, paths_of, progress_of)
 from ._native import ffi, lib
 from .errors import InvalidError, NotFoundError
 from .spec import NamespaceSpec, keys
@@ -192,6 +191,7 @@ class Pool:
         has it (named by pid and host), or lanes of an earlier one are at work. NoPoolError. CorruptError: no sound
         superblock. VersionError. NoDeviceError: a device is missing or truncated. NotFoundError, DeniedError: path.
         """
+        names = path_list(paths)
         o = ffi.new("struct tutti_store_opts *")
         o.size = ffi.sizeof("struct tutti_store_opts")
         o.paths, o.n_paths, kept = paths_of(paths)
@@ -206,7 +206,6 @@ class Pool:
         keep = (kept, arg)
         check(lib.tutti_store_open(o, out))
         del keep
-        names = [os.fspath(p) for p in ([paths] if isinstance(paths, str) or hasattr(paths, "__fspath__") else paths)]
         return cls(Handle(out[0], f"pool {names[0]}", lib.tutti_store_close), names)
 
     def namespace(self, spec: NamespaceSpec) -> Namespace:

@@ -224,7 +224,7 @@ def test_format_and_info():
     run("format", "--size", "64M", "--overwrite", p)
     e = json.loads(fails(2, args=["format", "--size", "64M", "--format", "json", p]).stdout)
     assert e["exit_status"] == 2 and p in e["error"]["message"]
-    fails(3, args=["format", "--size", "9000T", path("toolarge")])
+    fails(3, args=["format", "--size", "60T", path("toolarge")])
     assert not os.path.exists(path("toolarge"))
 
 

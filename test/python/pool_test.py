@@ -300,3 +300,31 @@ def test_byte_cache(folder):
         assert cache.get("none") is None and "none" not in cache and "array" in cache and len(cache) == 21
     with tutti.ByteCache.open(where, 6000, kind="other") as cache:
         assert cache.get("array") is None
+
+
+@pytest.mark.parametrize("ids", [
+    array.array("q", [1, 2, 3]), memoryview(array.array("q", [1, 2, 3])), array.array("i", [1, 2, 3]),
+    memoryview(array.array("I", [1, 2, 3])), np.array([1, 2, 3], ">u4"), np.array([1, 2, 3], "i4"),
+], ids=lambda v: f"{type(v).__name__} {getattr(v, 'format', getattr(v, 'dtype', ''))}")
+def test_keys_are_those_of_the_numbers_however_they_lie(ids):
+    assert tutti.keys(bytes(32), ids, 1) == tutti.keys(bytes(32), [1, 2, 3], 1)
+
+
+@pytest.mark.parametrize("ids", [np.array([-1], "i4"), array.array("i", [-1]), memoryview(array.array("d", [1.0]))],
+                         ids=["numpy", "array", "memoryview"])
+def test_numbers_that_are_no_token_ids_are_refused(ids):
+    with pytest.raises(tutti.InvalidError):
+        tutti.keys(bytes(32), ids, 1)
+
+
+@pytest.mark.parametrize("paths", ["a\0b", [], [b"a\0b"]])
+def test_names_that_c_would_read_otherwise_are_refused(paths):
+    with pytest.raises(tutti.InvalidError):
+        tutti.Pool.open(paths)
+
+
+def test_a_path_may_be_bytes(path):
+    cache = tutti.ByteCache.open(os.fsencode(path), 1000, size="64M")
+    assert cache.put("a", b"x") and cache.get("a") == b"x"
+    cache.close()
+    tutti.Pool.open(os.fsencode(path)).close()
