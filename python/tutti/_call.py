@@ -130,7 +130,8 @@ def _integers(values: Any, c_type: str, code: str) -> Any:
 def path_list(paths: Paths) -> list[str]:
     """One path or several, as text. InvalidError: none, or a name with a NUL, which C would take for its end."""
     one = isinstance(paths, (str, bytes)) or hasattr(paths, "__fspath__")
-    names = [os.fsdecode(p) for p in ([paths] if one else paths)]
+    given: Any = [paths] if one else paths
+    names = [os.fsdecode(p) for p in given]
     if not names:
         raise InvalidError(errno.EINVAL, "a path is needed, or several")
     for name in names:
