@@ -19,6 +19,16 @@ PORT_FN void dev_zero(void *dst, uint64_t bytes) { __builtin_memset(dst, 0, byte
 #if defined(__CUDACC__) && defined(DEV_WARP)
 /* exec/io_small.cu: a warp copies (dst NULL: does not) and sums. */
 static __device__ uint64_t warp_move(void *dst, const void *src, uint64_t bytes, uint64_t offset);
+/* A copy of the header that is near, or the header; makes one near, then moves it. */
+static __device__ const struct wire_header *warp_header_near(const struct wire_header *h, uint32_t objects);
+static __device__ void warp_header_make(const struct dev_plan *p, uint32_t entry, struct wire_header *h);
+#endif
+#if defined(__CUDA_ARCH__) && defined(DEV_WARP)
+#define DEV_HEADER_NEAR(h, objects) warp_header_near(h, objects)
+#define DEV_HEADER_MAKE(p, entry, h) warp_header_make(p, entry, h)
+#else
+#define DEV_HEADER_NEAR(h, objects) (h)
+#define DEV_HEADER_MAKE(p, entry, h) dev_header_make(p, entry, h)
 #endif
 
 /* The part of the checksum that the bytes contribute. */
@@ -258,7 +268,7 @@ PORT_FN void dev_headers_out(struct dev_block *b, struct dev_step *s, const stru
 {
 	dev_zero(dev_bounce_at(b, c), c->span.n * s->plan->geom.header_bytes);
 	for (uint32_t k = 0; k < c->span.n && s->kind != WIRE_STEP_INVALIDATE; k++)
-		dev_header_make(s->plan, c->span.first + c->span.pos + k,
+		DEV_HEADER_MAKE(s->plan, c->span.first + c->span.pos + k,
 		                (struct wire_header *)(void *)dev_header_at(b, s, c, k));
 }
 
@@ -267,8 +277,8 @@ PORT_FN void dev_headers_in(struct dev_block *b, struct dev_step *s, const struc
 {
 	for (uint32_t k = 0; k < c->span.n; k++) {
 		uint32_t e = c->span.pos + k;
-		int rc = dev_header_take(s->plan, c->span.first + e,
-		                         (const struct wire_header *)(const void *)dev_header_at(b, s, c, k));
+		const struct wire_header *h = (const struct wire_header *)(const void *)dev_header_at(b, s, c, k);
+		int rc = dev_header_take(s->plan, c->span.first + e, DEV_HEADER_NEAR(h, geom_objects(&s->plan->geom)));
 
 		if (rc)
 			dev_elem_fail(b, s, &c->span, e, rc);

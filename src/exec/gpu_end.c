@@ -19,6 +19,9 @@
 #define NAP_MAX_NS 100000u
 #define SLACK_NS 1000ul
 #define ASK_NAPS 128u /* between two questions to the driver */
+#define LINGER_NS 2000000ull /* a kernel that follows so soon finds its thread awake: waking it costs the caller */
+#define LINGER_NAP_NS 50000
+#define WATCH_LINGER 10u /* likewise, in turns of WATCH_NS */
 
 /* ---- the end of a kernel ---- */
 
@@ -89,6 +92,19 @@ static cudaError_t kernel_wait(struct gpu_stream *s, const struct io_exit *exits
 	return cudaSuccess;
 }
 
+/* Under the lock: until there is a job, or the last one is long over. */
+static void linger(struct gpu_stream *s)
+{
+	const struct timespec nap = {.tv_nsec = LINGER_NAP_NS};
+	uint64_t until = port_now_ns() + LINGER_NS;
+
+	while (s->head == s->tail && !s->closing && port_now_ns() < until) {
+		pthread_mutex_unlock(&s->lock);
+		nanosleep(&nap, NULL); /* so that nobody need wake us */
+		pthread_mutex_lock(&s->lock);
+	}
+}
+
 static void *stream_work(void *arg)
 {
 	struct gpu_stream *s = arg;
@@ -105,6 +121,8 @@ static void *stream_work(void *arg)
 		struct io_exit *exits;
 		cudaError_t error;
 
+		if (s->head)
+			linger(s);
 		while (s->head == s->tail && !s->closing)
 			pthread_cond_wait(&s->change, &s->lock);
 		if (s->head == s->tail)
@@ -167,6 +185,7 @@ static int busy(struct exec *e)
 static void *watch(void *arg)
 {
 	struct exec *e = arg;
+	uint32_t turns = WATCH_LINGER; /* since something was to be watched */
 
 	prctl(PR_SET_NAME, "tutti-watch");
 	pthread_mutex_lock(&e->watch_lock);
@@ -174,15 +193,13 @@ static void *watch(void *arg)
 		uint64_t until = port_now_ns() + WATCH_NS;
 		struct timespec t = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
 
-		/* Orders the announcement before the look at the tails (pairs with gpu_launch's tail, then its look).
-		 */
-		__atomic_store_n(&e->watch_idle, 1, __ATOMIC_SEQ_CST);
-		if (!busy(e)) {
+		/* Orders the announcement before the look at the tails (pairs with gpu_launch). */
+		turns = busy(e) ? 0 : turns + 1;
+		__atomic_store_n(&e->watch_idle, turns > WATCH_LINGER, __ATOMIC_SEQ_CST);
+		if (turns > WATCH_LINGER && !busy(e))
 			pthread_cond_wait(&e->watch_change, &e->watch_lock);
-		} else {
-			__atomic_store_n(&e->watch_idle, 0, __ATOMIC_SEQ_CST);
+		else
 			pthread_cond_timedwait(&e->watch_change, &e->watch_lock, &t);
-		}
 		__atomic_store_n(&e->watch_idle, 0, __ATOMIC_SEQ_CST);
 		for (uint32_t i = 0; i < e->n_streams; i++)
 			stream_watch(&e->streams[i], port_now_ns());

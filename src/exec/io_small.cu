@@ -12,6 +12,13 @@
 
 #include "exec/io_kernel.cuh"
 
+#define WARP_LOADS 4u
+#define WARP_TURN_BYTES (16u * IO_SMALL_THREADS)
+#define WARP_HEADER_BYTES 1536u
+
+/* A header that is checked or made: byte by byte that would be a way over the bus each. */
+static __shared__ __align__(16) uint8_t warp_header[WARP_HEADER_BYTES];
+
 /* What thread 0 wants moved. */
 static __shared__ struct {
 	uint8_t *dst; /* NULL: summed where it lies */
@@ -20,19 +27,31 @@ static __shared__ struct {
 	int stop;
 } warp_job;
 
-/* 16 bytes a thread and turn; the host's memory is far, so several loads are on their way at a time. */
+static __device__ __forceinline__ uint64_t warp_put16(uint8_t *dst, ulonglong2 v, uint32_t at, uint64_t offset)
+{
+	if (dst)
+		*(ulonglong2 *)(void *)(dst + at) = v;
+	return objsum_term(v.x, (offset + at) / 8) + objsum_term(v.y, (offset + at) / 8 + 1);
+}
+
+/* 16 bytes a thread; the host's memory is far, so WARP_LOADS loads are on their way before the first is used. */
 static __device__ uint64_t warp_move16(uint8_t *dst, const uint8_t *src, uint32_t bytes, uint64_t offset)
 {
+	uint32_t at = 16 * threadIdx.x;
 	uint64_t sum = 0;
 
-#pragma unroll 4
-	for (uint32_t at = 16 * threadIdx.x; at < bytes; at += 16 * IO_SMALL_THREADS) {
-		ulonglong2 v = *(const ulonglong2 *)(const void *)(src + at);
+	for (; at + (WARP_LOADS - 1) * WARP_TURN_BYTES < bytes; at += WARP_LOADS * WARP_TURN_BYTES) {
+		ulonglong2 v[WARP_LOADS];
 
-		if (dst)
-			*(ulonglong2 *)(void *)(dst + at) = v;
-		sum += objsum_term(v.x, (offset + at) / 8) + objsum_term(v.y, (offset + at) / 8 + 1);
+#pragma unroll
+		for (uint32_t i = 0; i < WARP_LOADS; i++)
+			v[i] = *(const ulonglong2 *)(const void *)(src + at + i * WARP_TURN_BYTES);
+#pragma unroll
+		for (uint32_t i = 0; i < WARP_LOADS; i++)
+			sum += warp_put16(dst, v[i], at + i * WARP_TURN_BYTES, offset);
 	}
+	for (; at < bytes; at += WARP_TURN_BYTES)
+		sum += warp_put16(dst, *(const ulonglong2 *)(const void *)(src + at), at, offset);
 	return sum;
 }
 
@@ -69,6 +88,7 @@ static __device__ uint64_t warp_help(void)
 	__threadfence_system(); /* before thread 0 tells anybody */
 	for (int by = 16; by; by /= 2)
 		sum += __shfl_down_sync(0xffffffffu, (unsigned long long)sum, by);
+	__syncwarp(); /* what went to shared memory is there, too */
 	return sum;
 }
 
@@ -81,6 +101,34 @@ static __device__ __noinline__ uint64_t warp_move(void *dst, const void *src, ui
 	warp_job.offset = offset;
 	__syncwarp();
 	return warp_help();
+}
+
+static __device__ uint32_t warp_header_bytes(uint32_t objects)
+{
+	return (GEOM_HEADER_FIXED_BYTES + 8 * objects + 15) / 16 * 16;
+}
+
+static __device__ const struct wire_header *warp_header_near(const struct wire_header *h, uint32_t objects)
+{
+	uint32_t bytes = warp_header_bytes(objects);
+
+	if (bytes > WARP_HEADER_BYTES)
+		return h;
+	warp_move(warp_header, h, bytes, 0);
+	return (const struct wire_header *)(const void *)warp_header;
+}
+
+static __device__ void warp_header_make(const struct dev_plan *p, uint32_t entry, struct wire_header *h)
+{
+	uint32_t bytes = warp_header_bytes(geom_objects(&p->geom));
+
+	if (bytes > WARP_HEADER_BYTES) {
+		dev_header_make(p, entry, h);
+		return;
+	}
+	memset(warp_header, 0, bytes);
+	dev_header_make(p, entry, (struct wire_header *)(void *)warp_header);
+	warp_move(h, warp_header, bytes, 0);
 }
 
 /* No launch bounds: they would take the place of the compiler's option that limits registers (Makefile). */
