@@ -40,11 +40,19 @@ static void queue_parker(struct nvme_fn *f, struct nvme_queue *q, struct port_pa
 	pthread_mutex_unlock(&f->irq_lock);
 }
 
+/* The thread of interrupts looks at every queue's parker. */
+static void queue_clear(struct nvme_fn *f, struct nvme_queue *q)
+{
+	pthread_mutex_lock(&f->irq_lock);
+	*q = (struct nvme_queue){0};
+	pthread_mutex_unlock(&f->irq_lock);
+}
+
 static void queue_free(struct nvme_fn *f, struct nvme_queue *q)
 {
 	queue_parker(f, q, NULL);
 	f->t.ops->memory_put(f->t.self, q->memory, q->memory_bytes, q->dma);
-	*q = (struct nvme_queue){0};
+	queue_clear(f, q);
 }
 
 /* ---- create and delete ---- */
@@ -89,7 +97,7 @@ static void queue_abandon(struct nvme_fn *f, struct nvme_queue *q)
 	}
 	queue_parker(f, q, NULL);
 	f->lost_bytes += q->memory_bytes;
-	*q = (struct nvme_queue){0};
+	queue_clear(f, q);
 }
 
 static int create(struct nvme_fn *f, uint32_t depth, struct port_parker *parker, struct dev_qp *out)

@@ -192,7 +192,8 @@ static int fake_launch(struct exec *e, uint32_t stream, const struct exec_job *j
 {
 	struct fake_stream *s = &e->streams[stream];
 
-	CHECK(job->n_events <= 32);
+	if (job->n_events > 32) /* no CHECK: see fake_unshare */
+		abort();
 	pthread_mutex_lock(&s->lock);
 	s->jobs[s->tail % JOBS] = *job;
 	memcpy(s->events[s->tail % JOBS], job->events, job->n_events * sizeof(*job->events));
