@@ -216,8 +216,9 @@ def case_break_even(b):
 
 def request_of(port, tokens, n):
     c = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
-    c.request("POST", "/v1/completions", json.dumps({"model": "m", "prompt": tokens, "max_tokens": n, "temperature": 0,
-                                                     "stream": True, "ignore_eos": True, "return_token_ids": True}), {"Content-Type": "application/json"})
+    body = {"model": "m", "prompt": tokens, "max_tokens": n, "temperature": 0, "stream": True, "ignore_eos": True,
+            "return_token_ids": True}
+    c.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
     answer = c.getresponse()
     assert answer.status == 200, answer.read()
     ids = []
