@@ -4,10 +4,10 @@
  * after twice as long, and so on; of segments the next one.
  */
 #include <errno.h>
-#include <signal.h>
 #include <time.h>
 
 #include "base/err.h"
+#include "base/thread.h"
 #include "core/store.h"
 #include "port/port.h"
 
@@ -168,16 +168,12 @@ void background_poke(struct tutti_store *s, int committed)
 
 int background_start(struct tutti_store *s)
 {
-	sigset_t all, old;
 	int rc;
 
 	s->prewrite_asked = s->prewrite_ahead != 0;
-	sigfillset(&all); /* signals are the application's */
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&s->thread, NULL, background, s);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	rc = thread_start(&s->thread, background, s);
 	s->thread_started = rc == 0;
-	return rc ? err_set(-rc, "the store's background thread could not be started; look at ulimit -u") : 0;
+	return rc ? err_set(rc, "the store's background thread could not be started; look at ulimit -u") : 0;
 }
 
 void background_stop(struct tutti_store *s)

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/thread.h"
 
 static uint64_t pages(uint64_t bytes) { return (bytes + DEV_PAGE_BYTES - 1) / DEV_PAGE_BYTES * DEV_PAGE_BYTES; }
 
@@ -280,7 +281,7 @@ int nvme_irq_start(struct nvme_fn *f)
 		return 0;
 	rc = f->t.ops->interrupts(f->t.self, f->irq_fd, n);
 	if (!rc)
-		rc = -pthread_create(&f->irq_thread, NULL, irq_thread, f);
+		rc = thread_start(&f->irq_thread, irq_thread, f);
 	if (rc) {
 		close_irqs(f);
 		return err_prefix(rc, "%s: interrupts", f->name);

@@ -9,7 +9,6 @@
 #include "ctrl/soft_int.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -360,10 +359,7 @@ static void serve_loop(struct ctrl *c)
 void *soft_serve(void *arg)
 {
 	struct ctrl *c = arg;
-	sigset_t all;
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_BLOCK, &all, NULL);
 	prctl(PR_SET_NAME, "tutti-ctrl");
 	prctl(PR_SET_TIMERSLACK, 1000ul);
 	c->mail.result = c->ops->open(c->ops_arg, &c->opts, &c->counters, &c->info, &c->self);

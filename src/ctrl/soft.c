@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/thread.h"
+
 #define ANSWER_NS 10000000000ull       /* a service thread that does not answer for so long is lost */
 #define PIN_NS_PER_GIB 8000000000ull   /* registering memory touches all of it */
 #define CLOSE_NS 5000000000ull
@@ -131,11 +133,11 @@ int ctrl_soft_open(const struct ctrl_opts *opts, const struct ctrl_io_ops *ops, 
 		return err_set(-ENOMEM, "%s controller: no memory for %u commands; lower the I/O depth", ops->model,
 		               opts->depth_max);
 	c->ops_arg = arg;
-	rc = pthread_create(&c->thread, NULL, soft_serve, c);
+	rc = thread_start(&c->thread, soft_serve, c);
 	if (rc) {
 		release(c);
-		return err_set(-rc, "%s controller: no service thread: %s; check the limit of processes (ulimit -u)",
-		               ops->model, err_name(-rc));
+		return err_set(rc, "%s controller: no service thread: %s; check the limit of processes (ulimit -u)",
+		               ops->model, err_name(rc));
 	}
 	/* Opening may be slow (a device that wakes up), but it does end: the thread owns c until then. */
 	wait_word(c, &c->mail.state, SOFT_MAIL_ANSWERED, 0);

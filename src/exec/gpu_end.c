@@ -7,11 +7,11 @@
 #include "exec/gpu.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <time.h>
 
 #include "base/err.h"
+#include "base/thread.h"
 
 #define WATCH_NS 100000000ull
 #define GRACE_NS 1000000000ull
@@ -219,18 +219,6 @@ void gpu_watch_wake(struct exec *e)
 
 /* ---- threads ---- */
 
-static int thread_start(pthread_t *t, void *(*fn)(void *), void *arg)
-{
-	sigset_t all, old;
-	int rc;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(t, NULL, fn, arg);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return rc ? err_set(-rc, "cuda: a thread could not be started; look at ulimit -u") : 0;
-}
-
 int gpu_watch_start(struct exec *e)
 {
 	int rc = 0;
@@ -242,7 +230,7 @@ int gpu_watch_start(struct exec *e)
 	if (!rc)
 		rc = thread_start(&e->watchdog, watch, e);
 	e->watching = rc == 0;
-	return rc;
+	return rc ? err_set(rc, "cuda: a thread could not be started; look at ulimit -u") : 0;
 }
 
 void gpu_watch_stop(struct exec *e)

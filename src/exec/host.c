@@ -9,12 +9,12 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/err.h"
+#include "base/thread.h"
 #include "port/port.h"
 
 #define STREAMS_MAX 8u
@@ -109,19 +109,6 @@ static void stream_close(struct exec_stream *s)
 	pthread_mutex_destroy(&s->lock);
 }
 
-/* Signals are the application's: our threads take none. */
-static int thread_start(pthread_t *t, void *(*fn)(void *), void *arg)
-{
-	sigset_t all, old;
-	int rc;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(t, NULL, fn, arg);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return rc;
-}
-
 static int stream_open(struct exec_stream *s, const struct exec_opts *o)
 {
 	pthread_mutex_init(&s->lock, NULL);
@@ -138,7 +125,7 @@ static int stream_open(struct exec_stream *s, const struct exec_opts *o)
 		s->workers[b].block = b;
 		rc = thread_start(&s->workers[b].thread, work, &s->workers[b]);
 		if (rc)
-			return err_set(-rc, "executor: thread %u could not be started; look at ulimit -u", b);
+			return err_set(rc, "executor: thread %u could not be started; look at ulimit -u", b);
 		s->started++;
 	}
 	return 0;
