@@ -22,7 +22,7 @@
 #define LAYER_PRODUCTS 4 /* as an engine launches few kernels a layer: a stream's queue must not fill */
 
 static struct {
-	void *library, *handle;
+	void *so, *handle;
 	int (*stream)(void *handle, cudaStream_t s);
 	int (*product)(void *handle, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int a_type,
 	               int lda, const void *b, int b_type, int ldb, const void *beta, void *c, int c_type, int ldc,
@@ -42,14 +42,14 @@ static void find_blas(void)
 	static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so"};
 	int (*create)(void **handle);
 
-	for (size_t i = 0; i < sizeof(names) / sizeof(*names) && !blas.library; i++)
-		blas.library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-	if (!blas.library)
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names) && !blas.so; i++)
+		blas.so = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+	if (!blas.so)
 		return;
-	*(void **)&create = dlsym(blas.library, "cublasCreate_v2");
-	*(void **)&blas.stream = dlsym(blas.library, "cublasSetStream_v2");
-	*(void **)&blas.product = dlsym(blas.library, "cublasGemmEx");
-	*(void **)&blas.destroy = dlsym(blas.library, "cublasDestroy_v2");
+	*(void **)&create = dlsym(blas.so, "cublasCreate_v2");
+	*(void **)&blas.stream = dlsym(blas.so, "cublasSetStream_v2");
+	*(void **)&blas.product = dlsym(blas.so, "cublasGemmEx");
+	*(void **)&blas.destroy = dlsym(blas.so, "cublasDestroy_v2");
 	if (!create || !blas.stream || !blas.product || !blas.destroy || create(&blas.handle))
 		blas.handle = NULL;
 }

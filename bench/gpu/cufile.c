@@ -26,7 +26,7 @@ struct cufile_descriptor {
 };
 
 static struct {
-	void *library;
+	void *so;
 	struct cufile_error (*driver_open)(void), (*driver_close)(void);
 	struct cufile_error (*handle_register)(void **handle, struct cufile_descriptor *d);
 	void (*handle_deregister)(void *handle);
@@ -54,14 +54,14 @@ static int find(char *why, size_t why_bytes)
 	           {"cuFileBufDeregister", (void **)&cufile.buffer_deregister},
 	           {"cuFileRead", (void **)&cufile.read}};
 
-	for (size_t i = 0; i < sizeof(names) / sizeof(*names) && !cufile.library; i++)
-		cufile.library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-	if (!cufile.library) {
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names) && !cufile.so; i++)
+		cufile.so = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+	if (!cufile.so) {
 		snprintf(why, why_bytes, "no libcufile: %s", dlerror());
 		return -ENOENT;
 	}
 	for (size_t i = 0; i < sizeof(fns) / sizeof(*fns); i++) {
-		*fns[i].fn = dlsym(cufile.library, fns[i].name);
+		*fns[i].fn = dlsym(cufile.so, fns[i].name);
 		if (!*fns[i].fn) {
 			snprintf(why, why_bytes, "libcufile has no %s", fns[i].name);
 			return -ENOENT;

@@ -63,7 +63,8 @@ static int device_bytes(const char *path, uint64_t *bytes, int *is_block)
 	return rc;
 }
 
-/* Looks at every path before anything is changed. *all: bytes of the smallest block device, if there is one. */
+/* Looks at every path before anything is changed. *smallest_block: bytes of the smallest block device, 0 if there is
+ * none. */
 static int survey(const struct tutti_format_opts *o, uint64_t *smallest_block)
 {
 	*smallest_block = 0;

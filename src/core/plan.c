@@ -423,27 +423,26 @@ static int wait_all(struct tutti_plan *p, uint64_t deadline_ns)
 }
 
 /* Writes the headers of what is whole. Everything issued before is complete or in the queue before it. */
-static int commit(struct tutti_plan *p)
+static void commit(struct tutti_plan *p)
 {
 	struct wire_iocb *io;
 	int rc;
 
 	if (p->commit_issued || p->dropped)
-		return 0;
+		return;
 	if (p->layers_issued < p->dev.geom.layers) {
 		drop(p, 0);
-		return 0;
+		return;
 	}
 	rc = step_iocb(p, plan_commit_step(p), WIRE_STEP_COMMIT, &io);
 	if (!rc)
 		rc = write_queue_add(p->lane, p, &io, 1);
 	if (rc) {
 		step_undo(p, plan_commit_step(p));
-		drop(p, rc);
-		return 0; /* reported per block */
+		drop(p, rc); /* reported per block */
+		return;
 	}
 	p->commit_issued = 1;
-	return 0;
 }
 
 size_t tutti_completion_blob_bytes(size_t n_blocks) { return blob_bytes(n_blocks); }

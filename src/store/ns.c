@@ -158,8 +158,8 @@ static int ns_create(struct store *s, const struct tutti_ns_spec *spec, const ui
 	if (r == -EBADMSG)
 		return err_set(
 		    -EINVAL,
-		               "namespace %s: blocks of %u layers x %u objects of %llu bytes do not fit the %llu bytes that "
-		               "a segment of this pool has on each device: format %s",
+		    "namespace %s: blocks of %u layers x %u objects of %llu bytes do not fit the %llu bytes that "
+		    "a segment of this pool has on each device: format %s",
 		    spec->model, spec->layers, spec->objects_per_layer, (unsigned long long)spec->object_bytes,
 		    (unsigned long long)s->super.chunk_bytes,
 		    block_fits_pool(s, spec) ? "a larger pool, or this one with larger segments" : "a larger pool");

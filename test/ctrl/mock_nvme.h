@@ -45,7 +45,6 @@ struct mock_counts {
 	uint64_t double_ids;     /* a command id was used while a command of that id was in flight */
 	uint64_t bad_doorbells;
 	uint64_t crossed;        /* transfers over the boundary that it told */
-	uint64_t deallocated_bytes;
 	uint64_t en_under_load;  /* CC.EN was cleared while I/O commands were in flight, bus mastering on */
 };
 
