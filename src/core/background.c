@@ -89,20 +89,34 @@ static int prewrite_one(struct tutti_store *s)
 
 	pthread_mutex_lock(&s->lock);
 	rc = store_prewrite_next(s->st, s->prewrite_ahead, &segment, e, &n);
+	s->prewriting = rc == 0;
+	__atomic_store_n(&s->prewrite_cancel, s->stop, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&s->lock);
 	if (rc && rc != -ENOENT)
 		log_warn("segments can't be written ahead of use: %s", err_text());
 	if (rc)
 		return 0;
 	for (uint32_t i = 0; i < n && !rc; i++)
-		rc = media_zero(s->background, e[i].dev, e[i].offset_bytes, e[i].bytes, &s->stop);
+		rc = media_zero(s->background, e[i].dev, e[i].offset_bytes, e[i].bytes, &s->prewrite_cancel);
 	if (rc && rc != -ECANCELED)
 		log_warn("segment %u could not be written ahead of use: %s", segment, err_text());
 	pthread_mutex_lock(&s->lock);
 	/* One that failed is not tried again before the next open, so this comes to an end. */
 	store_prewrite_done(s->st, segment, rc);
+	s->prewriting = 0;
+	pthread_cond_broadcast(&s->prewrite_end);
 	pthread_mutex_unlock(&s->lock);
 	return rc != -ECANCELED;
+}
+
+int background_yield(struct tutti_store *s)
+{
+	if (!s->prewriting)
+		return 0;
+	__atomic_store_n(&s->prewrite_cancel, 1, __ATOMIC_RELAXED);
+	while (s->prewriting)
+		pthread_cond_wait(&s->prewrite_end, &s->lock);
+	return 1;
 }
 
 /* Under the lock, which is given up meanwhile. */
@@ -181,7 +195,8 @@ void background_stop(struct tutti_store *s)
 	if (!s->thread_started)
 		return;
 	pthread_mutex_lock(&s->lock);
-	__atomic_store_n(&s->stop, 1, __ATOMIC_RELAXED);
+	s->stop = 1;
+	__atomic_store_n(&s->prewrite_cancel, 1, __ATOMIC_RELAXED);
 	pthread_cond_signal(&s->wake);
 	pthread_mutex_unlock(&s->lock);
 	pthread_join(s->thread, NULL);

@@ -31,6 +31,8 @@ int tutti_reserve(struct tutti_ns *ns, const struct tutti_key *parent, const str
 		return err_set(-EINVAL, "tutti_reserve: NULL");
 	pthread_mutex_lock(&ns->store->lock);
 	rc = store_reserve(ns->ns, parent, keys, n, lease_ns, first, count, reservation);
+	if (rc == -ENOSPC && background_yield(ns->store))
+		rc = store_reserve(ns->ns, parent, keys, n, lease_ns, first, count, reservation);
 	background_poke(ns->store, 0);
 	pthread_mutex_unlock(&ns->store->lock);
 	return rc;

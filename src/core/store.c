@@ -65,6 +65,7 @@ static void free_store(struct tutti_store *s)
 	media_free(s->media);
 	pool_close(&s->pool); /* and with the descriptors, the lock */
 	pthread_cond_destroy(&s->wake);
+	pthread_cond_destroy(&s->prewrite_end);
 	pthread_mutex_destroy(&s->sync_lock);
 	pthread_mutex_destroy(&s->lock);
 	free(s);
@@ -121,6 +122,7 @@ int tutti_store_open(const struct tutti_store_opts *o, struct tutti_store **out)
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&s->wake, &attr);
+	pthread_cond_init(&s->prewrite_end, NULL);
 	pthread_condattr_destroy(&attr);
 	s->controller = o->controller;
 	s->timing = o->timing;

@@ -34,6 +34,9 @@ struct tutti_store {
 	uint32_t syncs_failed; /* in a row */
 	uint32_t prewrite_ahead;
 	int prewrite_asked;
+	int prewriting;              /* a segment, which nobody can have meanwhile */
+	int prewrite_cancel;         /* it is wanted, or the store closes. Atomic */
+	pthread_cond_t prewrite_end; /* of prewriting */
 	pthread_mutex_t sync_lock; /* one sync at a time */
 };
 
@@ -43,6 +46,11 @@ static inline int core_says_damaged(int result) { return result >> 8 == 2 || res
 
 int background_start(struct tutti_store *s);
 void background_stop(struct tutti_store *s);
+/*
+ * For who finds no other: gives up the segment that is being written ahead. Under the lock, which is let go meanwhile;
+ * the I/O in flight ends by its deadline. 1: there was one.
+ */
+int background_yield(struct tutti_store *s);
 /* Something was committed, or a segment may have been taken. Under the lock. */
 void background_poke(struct tutti_store *s, int committed);
 

@@ -216,7 +216,7 @@ int store_prewrite_done(struct store *s, uint32_t segment, int result)
 	g->prewritten = !result;
 	if (!result)
 		result = store_table_write_segment(s, segment);
-	if (result)
+	if (result && result != -ECANCELED)
 		g->prewrite_failed = 1; /* until the next open: the disk would fail again */
 	return result;
 }

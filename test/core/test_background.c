@@ -15,6 +15,7 @@
 #include "store/state.h"
 
 #define N 8
+#define MANY 64
 #define PATIENCE_NS 10000000000ull
 
 static struct rig r;
@@ -168,6 +169,48 @@ static void a_segment_that_fails_is_passed_by(void)
 	end();
 }
 
+static int is_writing_ahead(void)
+{
+	int is;
+
+	pthread_mutex_lock(&r.store->lock);
+	is = r.store->prewriting;
+	pthread_mutex_unlock(&r.store->lock);
+	return is;
+}
+
+/* A segment that is being written ahead, on a slow disk, can be had like all others. */
+static void what_is_written_ahead_can_be_had(void)
+{
+	struct fault_rule slow = {.kind = FAULT_DELAY, .ops = FAULT_WRITE, .count = UINT64_MAX, .value = 500000000};
+	struct rig_shape shape = ahead;
+	struct tutti_ns_info full;
+	struct tutti_key keys[MANY];
+	struct tutti_lease hold;
+	size_t first, count;
+	int rc = 0;
+
+	shape.pool_bytes = 16 << 20;
+	begin(&shape);
+	slow.offset_from = r.store->st->super.data_start_bytes[0];
+	slow.offset_to = UINT64_MAX;
+	CHECK_EQ(fault_io_rule(disk, &slow), 0);
+	for (uint64_t seed = 1; !rc; seed++) {
+		rig_keys(&r, seed, MANY, keys);
+		rc = tutti_reserve(r.ns, NULL, keys, MANY, 60000000000ull, &first, &count, &hold);
+		if (seed > 1)
+			continue;
+		for (uint64_t end_ns = rig_now() + PATIENCE_NS; rig_now() < end_ns && !is_writing_ahead();)
+			nap();
+		CHECK(is_writing_ahead());
+	}
+	CHECK_EQ(rc, -ENOSPC);
+	CHECK_EQ(tutti_ns_get_info(r.ns, &full), 0);
+	CHECK_EQ(full.segments, info().segments);
+	CHECK_EQ(full.reserved, full.slots);
+	end();
+}
+
 int main(void)
 {
 	rig_dir(scratch_begin_in_memory());
@@ -175,6 +218,7 @@ int main(void)
 	CHECK_RUN(one_device_fails_the_other_is_flushed);
 	CHECK_RUN(segments_are_written_ahead);
 	CHECK_RUN(a_segment_that_fails_is_passed_by);
+	CHECK_RUN(what_is_written_ahead_can_be_had);
 	scratch_end();
 	return check_end();
 }
