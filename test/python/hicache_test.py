@@ -1,6 +1,7 @@
 """tutti.hicache against a harness that plays HiCache: its hashes, batches, host pool layouts, threads, restarts."""
 import dataclasses
 import errno
+import functools
 import hashlib
 import os
 import subprocess
@@ -156,9 +157,12 @@ class Controller:
         self.storage.close()
 
 
+@functools.lru_cache(maxsize=None)  # the same pages are written and looked at again and again
 def content(h, shape):
     # Small whole numbers, so that equality is equality of bytes.
-    return np.random.default_rng(int(h[:15], 16)).integers(-999, 999, shape).astype(np.float16)
+    page = np.random.default_rng(int(h[:15], 16)).integers(-999, 999, shape).astype(np.float16)
+    page.flags.writeable = False
+    return page
 
 
 def tokens(pages, seed):
