@@ -17,9 +17,10 @@
 #include "ctrl/fault_io.h"
 #include "dev/io.h"
 #include "exec/exec.h"
+#include "exec/gpu_lab.h"
 #include <tutti/gio_uring.h>
 
-#define N 37
+#define N GPU_LAB_N
 #define STREAMS 2u
 #define JOBS 256u
 #define NAP_NS 50000
@@ -313,12 +314,6 @@ int exec_cuda_compute_stream(uint32_t io_sms, int priority, void **stream, uint3
 
 /* ---- round trips ---- */
 
-static void scatter(uint64_t *blocks, uint64_t of, uint64_t seed)
-{
-	for (uint64_t i = 0; i < N; i++)
-		blocks[i] = (i * 7 + seed * 11) % of;
-}
-
 static void round_trip(struct rig_shape shape)
 {
 	struct tutti_lane_info info;
@@ -333,12 +328,12 @@ static void round_trip(struct rig_shape shape)
 	CHECK(!strncmp(info.executor, "cuda", 4) && info.why[0]);
 	CHECK(info.accel_bytes > 1 << 20 && info.accel_bytes < 32000000);
 	rig_keys(&r, 1, N, keys);
-	scatter(blocks, shape.blocks, 1);
+	gpu_lab_scatter(blocks, shape.blocks, 1);
 	CHECK_EQ(rig_store(&r, keys, N, blocks, &stored), 0);
 	CHECK_EQ(stored, N);
 	for (int per_layer = 0; per_layer < 2; per_layer++) {
 		rig_wipe(&r, 0);
-		scatter(blocks, shape.blocks, 3 + (uint64_t)per_layer);
+		gpu_lab_scatter(blocks, shape.blocks, 3 + (uint64_t)per_layer);
 		CHECK_EQ(rig_retrieve(&r, keys, N, blocks, per_layer, &hit, &bad), 0);
 		CHECK_EQ(hit, N);
 		CHECK_EQ(bad, 0);
@@ -388,34 +383,6 @@ static void in_place_large_objects(void)
 
 /* ---- stores that wait for a stream ---- */
 
-static struct tutti_plan *store_plan(struct rig *r, const struct tutti_key *keys, const uint64_t *blocks,
-                                     struct tutti_lease *resv)
-{
-	size_t first, count, bytes = tutti_plan_blob_bytes(N);
-	void *blob = malloc(bytes);
-	struct tutti_plan *p;
-
-	CHECK_EQ(tutti_reserve(r->ns, NULL, keys, N, 60000000000ull, &first, &count, resv), 0);
-	CHECK_EQ(count, N);
-	CHECK_EQ(tutti_plan_blob(r->ns, resv, 0, N, blob, bytes, &bytes), 0);
-	CHECK_EQ(tutti_plan_open(r->lane[0], blob, bytes, blocks, N, &p), 0);
-	free(blob);
-	return p;
-}
-
-/* Ends a store; returns how many blocks of it were lost. */
-static size_t store_end(struct rig *r, struct tutti_plan *p, const struct tutti_lease *resv)
-{
-	size_t bytes = tutti_completion_blob_bytes(N), bad = 0;
-	void *done = malloc(bytes);
-
-	CHECK_EQ(tutti_plan_finish(p, rig_now() + 10000000000ull, done, bytes, &bytes), 0);
-	CHECK_EQ(tutti_complete(r->ns, done, bytes, &bad), 0);
-	CHECK_EQ(tutti_release(r->ns, resv), 0);
-	free(done);
-	return bad;
-}
-
 static const struct rig_shape stream_shape = {.accel = &accel,
                                               .layers = 4,
                                               .blocks = 64,
@@ -437,9 +404,9 @@ static void a_store_waits_for_its_stream(void)
 
 	rig_up(&r, &stream_shape);
 	rig_keys(&r, 1, N, keys);
-	scatter(blocks, 64, 1);
+	gpu_lab_scatter(blocks, 64, 1);
 	rig_wipe(&r, 0);
-	p = store_plan(&r, keys, blocks, &resv);
+	p = gpu_lab_plan(&r, TUTTI_STORE, keys, blocks, &resv);
 	for (uint32_t l = 0; l < 4; l++)
 		CHECK_EQ(tutti_store_layer_stream(p, l, &compute), 0);
 	nanosleep(&nap, NULL); /* time in which nothing may happen */
@@ -448,7 +415,7 @@ static void a_store_waits_for_its_stream(void)
 		rig_fill(&r, 0, blocks[i], &keys[i]);
 	rig_push(&r, 0);
 	app_let(&compute);
-	CHECK_EQ(store_end(&r, p, &resv), 0);
+	CHECK_EQ(gpu_lab_end(&r, p, &resv), 0);
 	rig_wipe(&r, 0);
 	CHECK_EQ(rig_retrieve(&r, keys, N, blocks, 0, &hit, &bad), 0);
 	CHECK_EQ(hit, N);
@@ -470,13 +437,13 @@ static void a_stream_that_never_comes_fails_its_store(void)
 
 	rig_up(&r, &stream_shape);
 	rig_keys(&r, 1, N, keys);
-	scatter(blocks, 64, 1);
-	p = store_plan(&r, keys, blocks, &resv);
+	gpu_lab_scatter(blocks, 64, 1);
+	p = gpu_lab_plan(&r, TUTTI_STORE, keys, blocks, &resv);
 	for (uint32_t l = 0; l < 4; l++)
 		CHECK_EQ(tutti_store_layer_stream(p, l, &compute), 0);
 	CHECK_EQ(tutti_wait_layer(p, 0, rig_now() + 20 * DEADLINE_NS), -ETIMEDOUT);
 	CHECK(rig_now() - t0 >= DEADLINE_NS);
-	CHECK_EQ(store_end(&r, p, &resv), N);
+	CHECK_EQ(gpu_lab_end(&r, p, &resv), N);
 	app_let(&compute);
 	CHECK_EQ(tutti_lookup(r.ns, keys, N, 1, &hit, &resv), 0);
 	CHECK_EQ(hit, 0);
@@ -484,10 +451,10 @@ static void a_stream_that_never_comes_fails_its_store(void)
 	for (size_t i = 0; i < N; i++)
 		rig_fill(&r, 0, blocks[i], &keys[i]);
 	rig_push(&r, 0);
-	p = store_plan(&r, keys, blocks, &resv);
+	p = gpu_lab_plan(&r, TUTTI_STORE, keys, blocks, &resv);
 	for (uint32_t l = 0; l < 4; l++)
 		CHECK_EQ(tutti_store_layer_stream(p, l, &idle), 0);
-	CHECK_EQ(store_end(&r, p, &resv), 0);
+	CHECK_EQ(gpu_lab_end(&r, p, &resv), 0);
 	CHECK_EQ(rig_retrieve(&r, keys, N, blocks, 0, &hit, &bad), 0);
 	CHECK_EQ(hit, N);
 	CHECK_EQ(bad, 0);
@@ -506,14 +473,14 @@ static void host_lanes_have_no_streams(void)
 
 	rig_up(&r, &shape);
 	rig_keys(&r, 1, N, keys);
-	scatter(blocks, 64, 1);
-	p = store_plan(&r, keys, blocks, &resv);
+	gpu_lab_scatter(blocks, 64, 1);
+	p = gpu_lab_plan(&r, TUTTI_STORE, keys, blocks, &resv);
 	CHECK_EQ(tutti_store_layer_stream(p, 0, &compute), -ENOTSUP);
 	/* Nothing was dropped. */
 	CHECK_EQ(tutti_store_layer(p, 0), 0);
 	CHECK_EQ(tutti_store_layer(p, 1), 0);
 	CHECK_EQ(tutti_wait_layer_stream(p, 0, &compute), -ENOTSUP);
-	CHECK_EQ(store_end(&r, p, &resv), 0);
+	CHECK_EQ(gpu_lab_end(&r, p, &resv), 0);
 	rig_down(&r);
 }
 
@@ -563,7 +530,7 @@ static void only_what_is_lost_fails(const struct rig_accel *where)
 	pool_use_io(&fault_io_ops, f);
 	rig_up(&r, &shape);
 	rig_keys(&r, 1, N, keys);
-	scatter(blocks, 64, 1);
+	gpu_lab_scatter(blocks, 64, 1);
 	CHECK_EQ(rig_store(&r, keys, N, blocks, &stored), 0);
 	rig_wipe(&r, 0);
 	CHECK_EQ(fault_io_rule(f, &rule), 0);

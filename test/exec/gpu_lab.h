@@ -1,4 +1,4 @@
-/* gpu_lab.h - what the GPU's tests share: chains of N blocks, plans for them, and what a process holds. */
+/* gpu_lab.h - what tests of the GPU, or of what takes its place, share: chains of N blocks, plans, what is held. */
 #ifndef TUTTI_TEST_EXEC_GPU_LAB_H
 #define TUTTI_TEST_EXEC_GPU_LAB_H
 

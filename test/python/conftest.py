@@ -4,6 +4,7 @@ import pathlib
 import shutil
 import tempfile
 
+import numpy as np
 import pytest
 
 import tutti
@@ -79,3 +80,19 @@ class Both:
 
     def __exit__(self, *exc):
         self.close()
+
+
+def random_memory(layers, blocks, block_bytes):
+    """KV memory in which each block of a layer has bytes of its own."""
+    m = tutti.KvMemory(layers, blocks, block_bytes)
+    for layer in range(layers):
+        for block in range(blocks):
+            m.block(layer, block)[:] = np.random.default_rng(layer * blocks + block).bytes(block_bytes)
+    return m
+
+
+@pytest.fixture
+def both(path, memory):
+    """Both sides, on the `memory` of the file that asks."""
+    with Both(path, memory.layout) as b:
+        yield b

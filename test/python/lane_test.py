@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tutti
-from conftest import Both, spec_of
+from conftest import Both, random_memory, spec_of
 
 NB, BS, H, D = 24, 16, 4, 32  # blocks, tokens, heads, head size: float16
 
@@ -154,17 +154,7 @@ LAYERS, BLOCKS, BYTES = 3, 16, 8192
 
 @pytest.fixture
 def memory():
-    m = tutti.KvMemory(LAYERS, BLOCKS, BYTES)
-    for layer in range(LAYERS):
-        for block in range(BLOCKS):
-            m.block(layer, block)[:] = np.random.default_rng(layer * BLOCKS + block).bytes(BYTES)
-    return m
-
-
-@pytest.fixture
-def both(path, memory):
-    with Both(path, memory.layout) as b:
-        yield b
+    return random_memory(LAYERS, BLOCKS, BYTES)
 
 
 def keys_of(both, n, seed=0):

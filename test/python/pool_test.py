@@ -12,24 +12,14 @@ import numpy as np
 import pytest
 
 import tutti
-from conftest import Both, spec_of
+from conftest import Both, random_memory, spec_of
 
 LAYERS, BLOCKS, BYTES = 4, 32, 16384
 
 
 @pytest.fixture
 def memory():
-    m = tutti.KvMemory(LAYERS, BLOCKS, BYTES)
-    for layer in range(LAYERS):
-        for block in range(BLOCKS):
-            m.block(layer, block)[:] = np.random.default_rng(layer * BLOCKS + block).bytes(BYTES)
-    return m
-
-
-@pytest.fixture
-def both(path, memory):
-    with Both(path, memory.layout) as b:
-        yield b
+    return random_memory(LAYERS, BLOCKS, BYTES)
 
 
 def tokens(blocks, seed=1):
