@@ -69,8 +69,9 @@ size_t py_failed(struct tutti_plan *p, int32_t *results, size_t n)
 
 
 def declarations(header):
-    """The header less comments, directives (but plain constants) and extern "C"."""
+    """The header less comments, bodies, directives (but plain constants) and extern "C"."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", header, flags=re.S).replace("\\\n", " ")
+    text = re.sub(r"static inline (int \w+\([^)]*\))\s*\{[^}]*\}", r"\1;", text)
     text = re.sub(r'extern "C" \{|^\}$', "", text, flags=re.M)
     lines = [x for x in text.split("\n") if not x.startswith("#") or re.match(r"#define \w+ \d+$", x)]
     return "\n".join(lines)

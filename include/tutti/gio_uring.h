@@ -77,7 +77,12 @@ struct gio_result {
 int gio_init_queue(const struct gio_opts *opts, struct gio **out);
 /* -ENOTRECOVERABLE: a controller may still write to registered memory. */
 int gio_close(struct gio *g);
-int gio_get_info(struct gio *g, struct gio_info *out);
+/* ..._sized: of a caller whose header's struct has `bytes`; never writes beyond them. -EINVAL: NULL. */
+int gio_get_info_sized(struct gio *g, struct gio_info *out, size_t bytes);
+static inline int gio_get_info(struct gio *g, struct gio_info *out)
+{
+	return gio_get_info_sized(g, out, sizeof(*out));
+}
 /*
  * Makes memory usable in IOCTX, until close. Before the first issue. -EINVAL: with the GPU, memory that is not the
  * GPU's; the kernel copies it to and from bounded pinned buffers, which is what the controller reaches.

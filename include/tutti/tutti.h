@@ -21,6 +21,9 @@
  * tutti_strerror names any of them; tutti_error_message says what, where, why and what to do for the calling
  * thread's last failure.
  *
+ * Calls that fill a struct have a second form, ..._sized, which is told how many bytes the caller's has and never
+ * writes beyond them; the plain form calls it with those of this header.
+ *
  * Threads: a store may be used from any threads, calls are serialised inside. A lane is used by one thread at a
  * time, except tutti_wait_layer and tutti_lane_stats. Different lanes are independent.
  */
@@ -93,7 +96,12 @@ int tutti_store_open(const struct tutti_store_opts *opts, struct tutti_store **o
 int tutti_store_close(struct tutti_store *s);
 /* Makes everything committed so far survive a power loss. Does not block other calls while it flushes. */
 int tutti_store_sync(struct tutti_store *s);
-int tutti_store_info(struct tutti_store *s, struct tutti_pool_info *out);
+/* What the pool is and holds. -EINVAL: NULL. */
+int tutti_store_info_sized(struct tutti_store *s, struct tutti_pool_info *out, size_t bytes);
+static inline int tutti_store_info(struct tutti_store *s, struct tutti_pool_info *out)
+{
+	return tutti_store_info_sized(s, out, sizeof(*out));
+}
 
 /*
  * Opens a namespace, making it on first use. *out is owned by the store and lives as long.
@@ -103,7 +111,11 @@ int tutti_store_info(struct tutti_store *s, struct tutti_pool_info *out);
 int tutti_ns_open(struct tutti_store *s, const struct tutti_ns_spec *spec, struct tutti_ns **out);
 /* The i-th namespace of the pool. -ENOENT: no such i. */
 int tutti_ns_at(struct tutti_store *s, uint32_t i, struct tutti_ns **out);
-int tutti_ns_get_info(struct tutti_ns *ns, struct tutti_ns_info *out);
+int tutti_ns_get_info_sized(struct tutti_ns *ns, struct tutti_ns_info *out, size_t bytes);
+static inline int tutti_ns_get_info(struct tutti_ns *ns, struct tutti_ns_info *out)
+{
+	return tutti_ns_get_info_sized(ns, out, sizeof(*out));
+}
 /* Empties it at once (durably); space comes back as it is needed. -EBUSY: leases or reservations are out. */
 int tutti_ns_clear(struct tutti_ns *ns);
 /*
@@ -173,8 +185,16 @@ int tutti_lane_close(struct tutti_lane *l);
  * -EINVAL: layout does not give the namespace's objects. -EEXIST: registered already.
  */
 int tutti_lane_register(struct tutti_lane *l, const struct tutti_kv_layout *layout);
-int tutti_lane_get_info(struct tutti_lane *l, struct tutti_lane_info *out);
-int tutti_lane_stats(struct tutti_lane *l, struct tutti_lane_stats *out);
+int tutti_lane_get_info_sized(struct tutti_lane *l, struct tutti_lane_info *out, size_t bytes);
+static inline int tutti_lane_get_info(struct tutti_lane *l, struct tutti_lane_info *out)
+{
+	return tutti_lane_get_info_sized(l, out, sizeof(*out));
+}
+int tutti_lane_stats_sized(struct tutti_lane *l, struct tutti_lane_stats *out, size_t bytes);
+static inline int tutti_lane_stats(struct tutti_lane *l, struct tutti_lane_stats *out)
+{
+	return tutti_lane_stats_sized(l, out, sizeof(*out));
+}
 
 /*
  * Takes a plan blob and the engine's block number of each of its blocks. Nothing is read or written yet.

@@ -1,8 +1,13 @@
 /*
  * types.h - plain data of libtutti: options, geometry, tokens that travel between processes.
  *
- * Every option struct begins with its own size; set it with the matching TUTTI_..._INIT, so that a program
- * built against an older header keeps working. All sizes are bytes, all times nanoseconds of CLOCK_MONOTONIC.
+ * Every option struct begins with its own size; set it with the matching TUTTI_..._INIT. So a program and the library
+ * may come from different versions: fields are only ever added at the end, and 0 means what was before them. Of a
+ * struct that is smaller than the library's, the rest counts as 0; a larger one is taken if all that the library does
+ * not know is 0, else the call returns -E2BIG; a size that can't be one is -EINVAL. What the library fills is bounded
+ * by the caller's size likewise. Structs without either (keys, leases, timings) never change.
+ *
+ * All sizes are bytes, all times nanoseconds of CLOCK_MONOTONIC.
  */
 #ifndef TUTTI_TYPES_H
 #define TUTTI_TYPES_H
@@ -163,6 +168,7 @@ struct tutti_lane_opts {
 	 * Each moves less, so sms (warps then) is best 8 to 16, and queue_depth 16, which keeps them small.
 	 */
 	int small_kernels;
+	uint32_t rsvd; /* 0 */
 };
 #define TUTTI_LANE_OPTS_INIT {.size = sizeof(struct tutti_lane_opts)}
 

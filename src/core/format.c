@@ -17,6 +17,7 @@
 
 #include "base/err.h"
 #include "core/lock.h"
+#include "core/opts.h"
 #include "core/pool.h"
 #include "tutti/tutti.h"
 
@@ -278,8 +279,6 @@ static int size_each(struct work *w, uint64_t smallest)
 
 static int check_opts(const struct tutti_format_opts *o)
 {
-	if (!o || o->size != sizeof(*o))
-		return err_set(-EINVAL, "tutti_format: options not initialised with TUTTI_FORMAT_OPTS_INIT");
 	if (!o->paths || !o->n_paths || o->n_paths > TUTTI_DEVICES_MAX)
 		return err_set(-EINVAL, "%u paths given; a pool has 1 to %d", o->n_paths, TUTTI_DEVICES_MAX);
 	for (uint32_t i = 0; i < o->n_paths; i++)
@@ -292,12 +291,16 @@ static int check_opts(const struct tutti_format_opts *o)
 	return 0;
 }
 
-int tutti_format(const struct tutti_format_opts *o)
+int tutti_format(const struct tutti_format_opts *opts)
 {
+	struct tutti_format_opts own;
+	const struct tutti_format_opts *o = &own;
 	struct work *w;
 	uint64_t smallest = 0;
-	int nvme, rc = check_opts(o);
+	int nvme, rc = OPTS_TAKE(&own, opts, "tutti_format", "TUTTI_FORMAT_OPTS_INIT");
 
+	if (!rc)
+		rc = check_opts(o);
 	if (rc)
 		return rc;
 	w = calloc(1, sizeof(*w));

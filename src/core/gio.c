@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "core/engine.h"
+#include "core/opts.h"
 #include "core/pool.h"
 #include "tutti/gio_uring.h"
 
@@ -54,15 +55,19 @@ static int choose_executor(const struct gio_opts *o, struct engine_opts *eo)
 	return 0;
 }
 
-int gio_init_queue(const struct gio_opts *o, struct gio **out)
+int gio_init_queue(const struct gio_opts *opts, struct gio **out)
 {
+	struct gio_opts own;
+	const struct gio_opts *o = &own;
 	struct engine_opts eo = {0};
 	struct pool_opts po;
 	struct gio *g;
-	int rc;
+	int rc = OPTS_TAKE(&own, opts, "gio_init_queue", "GIO_OPTS_INIT");
 
-	if (!o || o->size != sizeof(*o) || !out)
-		return err_set(-EINVAL, "gio_init_queue: options not initialised with GIO_OPTS_INIT, or NULL");
+	if (rc)
+		return rc;
+	if (!out)
+		return err_set(-EINVAL, "gio_init_queue: NULL");
 	g = calloc(1, sizeof(*g));
 	if (!g)
 		return err_set(-ENOMEM, "gio: no memory");
@@ -118,11 +123,8 @@ int gio_close(struct gio *g)
 	return 0;
 }
 
-int gio_get_info(struct gio *g, struct gio_info *out)
+static void get_info(const struct gio *g, struct gio_info *out)
 {
-	if (!g || !out)
-		return err_set(-EINVAL, "gio_get_info: NULL");
-	memset(out, 0, sizeof(*out));
 	out->mdts_bytes = g->pool.info.mdts_bytes;
 	out->n_dev = g->pool.n_dev;
 	for (uint32_t i = 0; i < g->pool.n_dev; i++) {
@@ -135,6 +137,16 @@ int gio_get_info(struct gio *g, struct gio_info *out)
 	}
 	snprintf(out->controller, sizeof(out->controller), "%s", g->pool.info.model);
 	snprintf(out->executor, sizeof(out->executor), "%s", engine_executor(g->engine));
+}
+
+int gio_get_info_sized(struct gio *g, struct gio_info *out, size_t bytes)
+{
+	struct gio_info info = {0};
+
+	if (!g || !out)
+		return err_set(-EINVAL, "gio_get_info: NULL");
+	get_info(g, &info);
+	opts_give(&info, sizeof(info), out, bytes);
 	return 0;
 }
 

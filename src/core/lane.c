@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "core/layout.h"
 #include "core/lock.h"
+#include "core/opts.h"
 
 #define DEADLINE_DEFAULT_NS 30000000000ull
 #define BOUNCE_DEFAULT (16ull << 20)
@@ -135,13 +136,17 @@ static void free_lane(struct tutti_lane *l)
 	free(l);
 }
 
-int tutti_lane_open(const struct tutti_lane_opts *o, const struct tutti_key *digest, struct tutti_lane **out)
+int tutti_lane_open(const struct tutti_lane_opts *opts, const struct tutti_key *digest, struct tutti_lane **out)
 {
+	struct tutti_lane_opts own;
+	const struct tutti_lane_opts *o = &own;
 	struct tutti_lane *l;
-	int rc;
+	int rc = OPTS_TAKE(&own, opts, "tutti_lane_open", "TUTTI_LANE_OPTS_INIT");
 
-	if (!o || o->size != sizeof(*o) || !digest || !out)
-		return err_set(-EINVAL, "tutti_lane_open: options not initialised with TUTTI_LANE_OPTS_INIT, or NULL");
+	if (rc)
+		return rc;
+	if (!digest || !out)
+		return err_set(-EINVAL, "tutti_lane_open: NULL");
 	if (o->store_queue_layers > WRITES_MAX)
 		return err_set(-EINVAL, "a lane's queue holds at most %u layers of stores, %u were asked", WRITES_MAX,
 		               o->store_queue_layers);
@@ -294,13 +299,17 @@ static int choose_executor(struct tutti_lane *l)
 	return engine_remote(l->engine) ? send_bases(l) : 0;
 }
 
-int tutti_lane_register(struct tutti_lane *l, const struct tutti_kv_layout *layout)
+int tutti_lane_register(struct tutti_lane *l, const struct tutti_kv_layout *given)
 {
+	struct tutti_kv_layout own;
+	const struct tutti_kv_layout *layout = &own;
 	const struct geom *g;
 	struct layout m;
-	int rc;
+	int rc = OPTS_TAKE(&own, given, "tutti_lane_register", "TUTTI_KV_LAYOUT_INIT");
 
-	if (!l || !layout || !layout->layer_base)
+	if (rc)
+		return rc;
+	if (!l || !layout->layer_base)
 		return err_set(-EINVAL, "tutti_lane_register: NULL");
 	g = &l->view.geom;
 	if (l->registered)
@@ -345,11 +354,8 @@ int tutti_lane_register(struct tutti_lane *l, const struct tutti_kv_layout *layo
 
 /* ---- reports ---- */
 
-int tutti_lane_get_info(struct tutti_lane *l, struct tutti_lane_info *out)
+static void get_info(const struct tutti_lane *l, struct tutti_lane_info *out)
 {
-	if (!l || !out)
-		return err_set(-EINVAL, "tutti_lane_get_info: NULL");
-	memset(out, 0, sizeof(*out));
 	snprintf(out->controller, sizeof(out->controller), "%s", l->pool.info.model);
 	snprintf(out->executor, sizeof(out->executor), "%s", engine_executor(l->engine));
 	out->accel_bytes = engine_near_bytes(l->engine);
@@ -368,17 +374,24 @@ int tutti_lane_get_info(struct tutti_lane *l, struct tutti_lane_info *out)
 	if (!out->direct_io && !out->why[0])
 		snprintf(out->why, sizeof(out->why),
 		         "the pool's file system has no O_DIRECT: data goes through the page cache");
+}
+
+int tutti_lane_get_info_sized(struct tutti_lane *l, struct tutti_lane_info *out, size_t bytes)
+{
+	struct tutti_lane_info info = {0};
+
+	if (!l || !out)
+		return err_set(-EINVAL, "tutti_lane_get_info: NULL");
+	get_info(l, &info);
+	opts_give(&info, sizeof(info), out, bytes);
 	return 0;
 }
 
-int tutti_lane_stats(struct tutti_lane *l, struct tutti_lane_stats *out)
+static void get_stats(struct tutti_lane *l, struct tutti_lane_stats *out)
 {
 	struct ctrl_counters c;
 	struct dev_stats d;
 
-	if (!l || !out)
-		return err_set(-EINVAL, "tutti_lane_stats: NULL");
-	memset(out, 0, sizeof(*out));
 	engine_stats(l->engine, &d);
 	out->commands = d.commands;
 	out->objects = d.elements;
@@ -401,5 +414,15 @@ int tutti_lane_stats(struct tutti_lane *l, struct tutti_lane_stats *out)
 	out->layers_stored = l->layers_stored;
 	out->stores_dropped = l->stores_dropped;
 	pthread_mutex_unlock(&l->stats_lock);
+}
+
+int tutti_lane_stats_sized(struct tutti_lane *l, struct tutti_lane_stats *out, size_t bytes)
+{
+	struct tutti_lane_stats stats = {0};
+
+	if (!l || !out)
+		return err_set(-EINVAL, "tutti_lane_stats: NULL");
+	get_stats(l, &stats);
+	opts_give(&stats, sizeof(stats), out, bytes);
 	return 0;
 }

@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "base/hash.h"
+#include "core/opts.h"
 #include "tutti/tutti.h"
 
 static int mul_add(uint64_t *sum, uint64_t a, uint64_t b)
@@ -60,9 +61,8 @@ static int extent(const struct layout *l, uint64_t blocks, uint64_t *bytes)
 
 int layout_merge(const struct tutti_kv_layout *in, struct layout *out)
 {
-	if (in->size != sizeof(*in) || !in->layers || !in->blocks || !in->outer_count || !in->inner_count ||
-	    !in->segment_bytes)
-		return err_set(-EINVAL, "KV layout: size, layers, blocks, counts and segment_bytes must not be zero");
+	if (!in->layers || !in->blocks || !in->outer_count || !in->inner_count || !in->segment_bytes)
+		return err_set(-EINVAL, "KV layout: layers, blocks, counts and segment_bytes must not be zero");
 	if (in->blocks > UINT32_MAX)
 		return err_set(-EINVAL, "KV layout: %llu blocks are too many", (unsigned long long)in->blocks);
 	out->outer_count = in->outer_count;
@@ -110,16 +110,20 @@ int layout_digest(const struct tutti_kv_layout *in, const struct layout *l, uint
 
 int tutti_kv_layout_objects(const struct tutti_kv_layout *layout, struct tutti_ns_spec *spec)
 {
+	struct tutti_kv_layout own;
 	struct layout l;
-	int rc;
+	int rc = OPTS_TAKE(&own, layout, "tutti_kv_layout_objects", "TUTTI_KV_LAYOUT_INIT");
 
-	if (!layout || !spec)
-		return err_set(-EINVAL, "KV layout: NULL");
-	rc = layout_merge(layout, &l);
 	if (rc)
 		return rc;
-	spec->layers = layout->layers;
+	if (!spec || spec->size < offsetof(struct tutti_ns_spec, layout) + sizeof(spec->layout))
+		return err_set(-EINVAL, "tutti_kv_layout_objects: spec NULL, or not initialised with "
+		                        "TUTTI_NS_SPEC_INIT");
+	rc = layout_merge(&own, &l);
+	if (rc)
+		return rc;
+	spec->layers = own.layers;
 	spec->objects_per_layer = l.outer_count * l.inner_count;
 	spec->object_bytes = l.segment_bytes;
-	return layout_digest(layout, &l, spec->layout);
+	return layout_digest(&own, &l, spec->layout);
 }

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "core/lock.h"
+#include "core/opts.h"
 #include "port/port.h"
 
 #define SYNC_DEFAULT_NS 1000000000ull
@@ -105,15 +106,17 @@ static int open_store(struct tutti_store *s, const struct tutti_store_opts *o)
 	return rc;
 }
 
-int tutti_store_open(const struct tutti_store_opts *o, struct tutti_store **out)
+int tutti_store_open(const struct tutti_store_opts *opts, struct tutti_store **out)
 {
+	struct tutti_store_opts own;
 	pthread_condattr_t attr;
 	struct tutti_store *s;
-	int rc;
+	int rc = OPTS_TAKE(&own, opts, "tutti_store_open", "TUTTI_STORE_OPTS_INIT");
 
-	if (!o || o->size != sizeof(*o) || !out)
-		return err_set(-EINVAL,
-		               "tutti_store_open: options not initialised with TUTTI_STORE_OPTS_INIT, or NULL");
+	if (rc)
+		return rc;
+	if (!out)
+		return err_set(-EINVAL, "tutti_store_open: NULL");
 	s = calloc(1, sizeof(*s));
 	if (!s)
 		return err_set(-ENOMEM, "no memory for a store");
@@ -124,11 +127,11 @@ int tutti_store_open(const struct tutti_store_opts *o, struct tutti_store **out)
 	pthread_cond_init(&s->wake, &attr);
 	pthread_cond_init(&s->prewrite_end, NULL);
 	pthread_condattr_destroy(&attr);
-	s->controller = o->controller;
-	s->timing = o->timing;
-	s->sync_interval_ns = o->sync_interval_ns ? o->sync_interval_ns : SYNC_DEFAULT_NS;
-	s->prewrite_ahead = o->prewrite_ahead < 0 ? 0 : o->prewrite_ahead ? (uint32_t)o->prewrite_ahead : 1;
-	rc = open_store(s, o);
+	s->controller = own.controller;
+	s->timing = own.timing;
+	s->sync_interval_ns = own.sync_interval_ns ? own.sync_interval_ns : SYNC_DEFAULT_NS;
+	s->prewrite_ahead = own.prewrite_ahead < 0 ? 0 : own.prewrite_ahead ? (uint32_t)own.prewrite_ahead : 1;
+	rc = open_store(s, &own);
 	if (!rc) {
 		rc = background_start(s);
 		if (rc)
@@ -156,13 +159,16 @@ int tutti_store_close(struct tutti_store *s)
 	return rc;
 }
 
-int tutti_store_info(struct tutti_store *s, struct tutti_pool_info *out)
+int tutti_store_info_sized(struct tutti_store *s, struct tutti_pool_info *out, size_t bytes)
 {
+	struct tutti_pool_info info;
+
 	if (!s || !out)
 		return err_set(-EINVAL, "tutti_store_info: NULL");
 	pthread_mutex_lock(&s->lock);
-	store_info(s->st, out);
+	store_info(s->st, &info);
 	pthread_mutex_unlock(&s->lock);
+	opts_give(&info, sizeof(info), out, bytes);
 	return 0;
 }
 
@@ -191,13 +197,16 @@ static int handle(struct tutti_store *s, struct store_ns *ns, struct tutti_ns **
 
 int tutti_ns_open(struct tutti_store *s, const struct tutti_ns_spec *spec, struct tutti_ns **out)
 {
+	struct tutti_ns_spec own;
 	struct store_ns *ns;
-	int rc;
+	int rc = OPTS_TAKE(&own, spec, "tutti_ns_open", "TUTTI_NS_SPEC_INIT");
 
-	if (!s || !spec || spec->size != sizeof(*spec) || !out)
-		return err_set(-EINVAL, "tutti_ns_open: spec not initialised with TUTTI_NS_SPEC_INIT, or NULL");
+	if (rc)
+		return rc;
+	if (!s || !out)
+		return err_set(-EINVAL, "tutti_ns_open: NULL");
 	pthread_mutex_lock(&s->lock);
-	rc = store_ns_open(s->st, spec, &ns, NULL);
+	rc = store_ns_open(s->st, &own, &ns, NULL);
 	if (!rc)
 		rc = handle(s, ns, out);
 	pthread_mutex_unlock(&s->lock);
@@ -219,13 +228,16 @@ int tutti_ns_at(struct tutti_store *s, uint32_t i, struct tutti_ns **out)
 	return rc;
 }
 
-int tutti_ns_get_info(struct tutti_ns *ns, struct tutti_ns_info *out)
+int tutti_ns_get_info_sized(struct tutti_ns *ns, struct tutti_ns_info *out, size_t bytes)
 {
+	struct tutti_ns_info info;
+
 	if (!ns || !out)
 		return err_set(-EINVAL, "tutti_ns_get_info: NULL");
 	pthread_mutex_lock(&ns->store->lock);
-	store_ns_info(ns->ns, out);
+	store_ns_info(ns->ns, &info);
 	pthread_mutex_unlock(&ns->store->lock);
+	opts_give(&info, sizeof(info), out, bytes);
 	return 0;
 }
 
@@ -271,10 +283,14 @@ int tutti_ns_digest(const struct tutti_ns_spec *spec, struct tutti_key *digest)
 {
 	uint8_t record[STORE_NS_RECORD_BYTES_MAX];
 	size_t bytes = sizeof(record);
+	struct tutti_ns_spec own;
+	int rc = OPTS_TAKE(&own, spec, "tutti_ns_digest", "TUTTI_NS_SPEC_INIT");
 
-	if (!spec || spec->size != sizeof(*spec) || !digest)
-		return err_set(-EINVAL, "tutti_ns_digest: spec not initialised with TUTTI_NS_SPEC_INIT, or NULL");
-	return store_ns_record(spec, record, &bytes, digest);
+	if (rc)
+		return rc;
+	if (!digest)
+		return err_set(-EINVAL, "tutti_ns_digest: NULL");
+	return store_ns_record(&own, record, &bytes, digest);
 }
 
 int tutti_keys(const struct tutti_key *ns_digest, const struct tutti_key *parent, const uint32_t *tokens,
