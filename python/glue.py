@@ -22,6 +22,13 @@ struct py_block {
 int py_blocks(struct tutti_ns *ns, struct py_block *out, size_t max, size_t *n);
 /* Results of n blocks of a plan; returns how many are not 0. */
 size_t py_failed(struct tutti_plan *p, int32_t *results, size_t n);
+/*
+ * What ends an object empties the cell that its pointer is in, unless it lives on: no signal's handler can come between.
+ */
+int py_store_close(struct tutti_store **cell);
+int py_lane_close(struct tutti_lane **cell);
+int py_ns_remove(struct tutti_ns **cell);
+int py_plan_finish(struct tutti_plan **cell, uint64_t deadline_ns, void *blob, size_t bytes_max, size_t *bytes);
 """
 CALLBACKS = """
 extern "Python" void py_progress(void *arg, const char *what, uint64_t done, uint64_t total);
@@ -64,6 +71,41 @@ size_t py_failed(struct tutti_plan *p, int32_t *results, size_t n)
         failed += results[i] != 0;
     }
     return failed;
+}
+
+int py_store_close(struct tutti_store **cell)
+{
+    struct tutti_store *s = *cell;
+
+    *cell = NULL; /* freed in every outcome */
+    return tutti_store_close(s);
+}
+
+int py_lane_close(struct tutti_lane **cell)
+{
+    int rc = tutti_lane_close(*cell);
+
+    if (!rc)
+        *cell = NULL;
+    return rc;
+}
+
+int py_ns_remove(struct tutti_ns **cell)
+{
+    int rc = tutti_ns_remove(*cell);
+
+    if (!rc)
+        *cell = NULL;
+    return rc;
+}
+
+int py_plan_finish(struct tutti_plan **cell, uint64_t deadline_ns, void *blob, size_t bytes_max, size_t *bytes)
+{
+    int rc = tutti_plan_finish(*cell, deadline_ns, blob, bytes_max, bytes);
+
+    if (!rc)
+        *cell = NULL;
+    return rc;
 }
 """
 

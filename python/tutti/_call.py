@@ -1,12 +1,18 @@
 """What every call into the library shares: results to exceptions, deadlines, buffers, and handles.
 
-A handle is a C object with a count of the threads that are inside of it, so that Python code can free nothing that is
-in use: close() raises BusyError instead. Handles made before a fork raise ForkedError in the child.
+A handle is a C object and the marks of those that are inside of it, so that Python code can free nothing that is in
+use: close() raises BusyError instead. Handles made before a fork raise ForkedError in the child.
+
+Between any two steps of Python code an exception may come out of nowhere: a signal's handler raises it, as Ctrl-C does.
+So nothing is taken before that is there which gives it back. A handle owns the cell that C puts the pointer into, and
+the call that frees the object empties the cell; a mark is put on inside of the try whose end takes it off, in one call.
 """
 from __future__ import annotations
 
 import array
 import errno
+import math
+import operator
 import os
 import threading
 import time
@@ -45,9 +51,39 @@ def check(result: int) -> None:
         raise error_of(result, text)
 
 
+def whole(what: str, value: Any, low: int = 0, high: int = (1 << 32) - 1) -> int:
+    """`value` as an int within [low, high]. InvalidError: it is none, or outside; numbers of numpy are fine, bool is
+    not."""
+    try:
+        n = operator.index(value)
+    except TypeError:
+        n = None
+    if n is None or isinstance(value, bool):
+        raise InvalidError(errno.EINVAL, f"{what}: a whole number is needed, not {type(value).__name__} {value!r}")
+    if not low <= n <= high:
+        told = n if n.bit_length() <= 128 else f"a number of {n.bit_length()} bits"
+        raise InvalidError(errno.EINVAL, f"{what} is {told}; it must be from {low} to {high}")
+    return n
+
+
+def _seconds(what: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) and not hasattr(value, "__float__"):
+        raise InvalidError(errno.EINVAL, f"{what}: seconds are needed, not {type(value).__name__} {value!r}")
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = math.inf if value > 0 else -math.inf
+    if math.isnan(seconds):
+        raise InvalidError(errno.EINVAL, f"{what} is nan; seconds are needed")
+    return seconds
+
+
 def deadline_ns(timeout_s: float | None) -> int:
-    """Absolute CLOCK_MONOTONIC nanoseconds; None: no deadline of the caller's."""
-    return NEVER_NS if timeout_s is None else time.monotonic_ns() + max(0, int(timeout_s * 1e9))
+    """Absolute CLOCK_MONOTONIC nanoseconds; None: no deadline of the caller's. What is below 0 has passed already."""
+    if timeout_s is None:
+        return NEVER_NS
+    seconds = _seconds("timeout_s", timeout_s)
+    return time.monotonic_ns() + max(0, int(seconds * 1e9)) if seconds < 1e9 else NEVER_NS
 
 
 def wait_slices(deadline: int, call: Callable[[int], int]) -> int:
@@ -60,9 +96,14 @@ def wait_slices(deadline: int, call: Callable[[int], int]) -> int:
             return result
 
 
-def duration_ns(seconds: float | None) -> int:
-    """A length of time; None: as long as there is."""
-    return NEVER_NS if seconds is None else max(0, int(seconds * 1e9))
+def duration_ns(what: str, seconds: float | None) -> int:
+    """A length of time; None or math.inf: as long as there is. InvalidError: below 0, or no number."""
+    if seconds is None:
+        return NEVER_NS
+    length = _seconds(what, seconds)
+    if length < 0:
+        raise InvalidError(errno.EINVAL, f"{what} is {length} s; it can't be negative")
+    return int(length * 1e9) if length < 1e9 else NEVER_NS
 
 
 def array_of(c_type: str, buffer: Buffer) -> Any:
@@ -152,83 +193,103 @@ Progress = Callable[[str, int, int], None]
 
 @ffi.def_extern()  # type: ignore[untyped-decorator]
 def py_progress(arg: Any, what: Any, done: int, total: int) -> None:
-    ffi.from_handle(arg)(ffi.string(what).decode(errors="replace"), done, total)
+    told = ffi.from_handle(arg)
+    try:
+        if told.error is None:
+            told.fn(ffi.string(what).decode(errors="replace"), done, total)
+    except BaseException as e:  # it can't pass through C
+        told.error = e
 
 
-def progress_of(fn: Progress | None) -> tuple[Any, Any]:
-    """(tutti_progress_fn, its arg; keep it alive during the call)."""
-    return (lib.py_progress, ffi.new_handle(fn)) if fn else (ffi.NULL, ffi.NULL)
+class Told:
+    """A caller's progress function during one call of the library: c and arg are what C is given."""
+
+    def __init__(self, fn: Progress | None) -> None:
+        self.fn = fn
+        self.error: BaseException | None = None
+        self.arg = ffi.new_handle(self) if fn else ffi.NULL
+        self.c = lib.py_progress if fn else ffi.NULL
+
+    def check(self, result: int) -> None:
+        """check(), but what the function raised comes first; the call went on to its end all the same."""
+        if self.error is not None:
+            raise self.error
+        check(result)
 
 
 class Handle:
-    """A C object, who is inside of it, and how it ends."""
+    """A C object in a cell, who is inside of it, and how it ends. c_type: of the pointer; free(cell) ends the object
+    and empties the cell, both in C, unless it says that the object lives on."""
 
-    def __init__(self, pointer: Any, name: str, free: Callable[[Any], int]) -> None:
-        self._pointer, self._name, self._free = pointer, name, free
-        self._users, self._lock, self._forks = 0, threading.Lock(), _forks
+    def __init__(self, c_type: str, name: str, free: Callable[[Any], int]) -> None:
+        #: What C writes the pointer to when it makes the object; NULL before that, and after its end.
+        self.cell = ffi.new(c_type + " *")
+        #: A mark for each who uses the pointer: enter() puts it on; taken off by inside.discard(mark), in a finally.
+        self.inside: set[object] = set()
+        self._name, self._free = name, free
+        self._ending, self._lock, self._forks = False, threading.Lock(), _forks
 
-    def enter(self) -> Any:
-        """The C pointer, good until leave()."""
-        if self._forks != _forks:
-            raise ForkedError(errno.EINVAL, f"{self._name} was opened before a fork, and this is the child: its "
-                                            "threads stayed with the parent; open it in the process that uses it")
-        with self._lock:
-            if self._pointer is None:
-                raise InvalidError(errno.EINVAL, f"{self._name} is closed")
-            self._users += 1
-            return self._pointer
-
-    def leave(self) -> None:
-        with self._lock:
-            self._users -= 1
+    def enter(self, mark: object) -> Any:
+        """The C pointer, good as long as the mark is on."""
+        self.inside.add(mark)
+        self._parent_s()
+        if self._ending:
+            with self._lock:  # who ends it has seen the mark and gives up, or has not and gets done
+                pass
+        pointer = self.cell[0]
+        if not pointer:
+            raise InvalidError(errno.EINVAL, f"{self._name} is closed")
+        return pointer
 
     def call(self, function: Callable[..., int], *args: Any) -> None:
         """function(pointer, *args), checked."""
-        pointer = self.enter()
+        mark = object()
         try:
-            result = function(pointer, *args)
+            result = function(self.enter(mark), *args)
             if result:
                 check(result)
         finally:
-            self.leave()
+            self.inside.discard(mark)
 
-    def take(self) -> Any:
-        """The pointer for one who will free it: nobody else is inside, and nobody gets in. None: closed, or forked."""
+    def _parent_s(self) -> None:
         if self._forks != _forks:
-            return None
-        with self._lock:
-            if self._pointer is not None and self._users:
-                raise BusyError(errno.EBUSY, f"{self._name} is in use: a thread is inside, or plans are unfinished")
-            pointer, self._pointer = self._pointer, None
-            return pointer
+            raise ForkedError(errno.EINVAL, f"{self._name} was opened before a fork, and this is the child: its "
+                                            "threads stayed with the parent; open it in the process that uses it")
 
-    def put_back(self, pointer: Any) -> None:
-        """After take(), when the C object lives on."""
+    def alone(self, function: Callable[[Any], int]) -> int:
+        """function(cell), while nobody else is inside and nobody gets in. -> its result. BusyError: somebody is."""
+        self._parent_s()
         with self._lock:
-            self._pointer = pointer
+            try:
+                self._ending = True
+                if self.inside:
+                    raise BusyError(errno.EBUSY, f"{self._name} is in use: a thread is inside, or plans are unfinished")
+                return function(self.cell)
+            finally:
+                self._ending = False
 
     @property
     def open(self) -> bool:
-        return self._pointer is not None and self._forks == _forks
+        return bool(self.cell[0]) and self._forks == _forks
 
     def close(self) -> None:
         """Idempotent."""
-        pointer = self.take()
-        if pointer is not None:
-            check(self._free(pointer))
+        if self.open:
+            check(self.alone(lambda cell: self._free(cell) if cell[0] else 0))
 
 
 class _Closable(Protocol):
     def close(self) -> None: ...
 
 
-def finish_with(owner: object, handle: _Closable) -> Any:
-    """Closes the handle when its owner is collected or the interpreter exits, in reverse order of making."""
-    return weakref.finalize(owner, _close_quietly, handle)
+def finish_with(owner: object, *handles: _Closable) -> Any:
+    """Closes the handles when their owner is collected or the interpreter exits, in reverse order of making."""
+    return weakref.finalize(owner, _close_quietly, *handles)
 
 
-def _close_quietly(handle: _Closable) -> None:
-    try:
-        handle.close()
-    except OSError:
-        pass  # nobody is there to be told; the pool recovers what was not closed
+def _close_quietly(*handles: _Closable) -> None:
+    for handle in handles:
+        try:
+            handle.close()
+        except OSError:
+            pass  # nobody is there to be told; the pool recovers what was not closed

@@ -6,8 +6,9 @@ import hashlib
 import os
 import threading
 
-from ._call import Buffer, Paths, path_list
-from .errors import ExistsError, InvalidError, NoSpaceError
+from ._call import Buffer, Paths, finish_with, integers_of, path_list, whole
+from ._native import ffi, lib
+from .errors import DeadLaneError, ExistsError, InvalidError, NoSpaceError
 from .lane import Lane
 from .memory import KvMemory
 from .pool import Namespace, Pool
@@ -16,6 +17,8 @@ from .spec import NamespaceSpec
 _LENGTH_BYTES = 8
 _PAGE = 4096
 _LEASE_S = 60.0
+_VALUE_BYTES_MAX = (1 << 31) - _PAGE
+_BLOCK_0 = integers_of([0], "uint64_t", "Q")
 
 
 class ByteCache:
@@ -30,13 +33,13 @@ class ByteCache:
     def __init__(self, pool: Pool, namespace: Namespace, lane: Lane, memory: KvMemory, value_bytes: int) -> None:
         self.pool, self.namespace, self.lane, self.value_bytes = pool, namespace, lane, value_bytes
         self._memory, self._lock = memory, threading.Lock()
+        self._finalizer = finish_with(self, lane, pool)
 
     @classmethod
     def open(cls, paths: Paths, value_bytes: int, *, kind: str = "bytes", size: int | str | None = None) -> ByteCache:
         """Opens the pool at `paths`; makes it with `size` where there is none. kind: a name for what the values are;
         another kind or another value_bytes sees other values. Errors: as Pool.format, Pool.open, Lane.open."""
-        if value_bytes <= 0:
-            raise InvalidError(errno.EINVAL, "ByteCache: value_bytes must be above 0")
+        value_bytes = whole("value_bytes", value_bytes, 1, _VALUE_BYTES_MAX)
         room = -(-(value_bytes + _LENGTH_BYTES) // _PAGE) * _PAGE
         memory = KvMemory(1, 1, room)
         spec = NamespaceSpec(model=f"values: {kind}", weights=hashlib.sha256(kind.encode()).digest(), kv_dtype="bytes",
@@ -50,11 +53,15 @@ class ByteCache:
         try:
             namespace = pool.namespace(spec.with_layout(memory.layout))
             lane = Lane.open(paths, namespace.digest)
-            lane.register(memory.layout)
+            try:
+                lane.register(memory.layout)
+                return cls(pool, namespace, lane, memory, value_bytes)
+            except BaseException:
+                lane.close()
+                raise
         except BaseException:
             pool.close()
             raise
-        return cls(pool, namespace, lane, memory, value_bytes)
 
     @staticmethod
     def _key(key: str | bytes) -> bytes:
@@ -67,27 +74,39 @@ class ByteCache:
         raw = memoryview(value).cast("B")
         if len(raw) > self.value_bytes:
             raise InvalidError(errno.EINVAL, f"ByteCache: {len(raw)} bytes, a value has at most {self.value_bytes}")
+        lease, ns, bad = ffi.new("struct tutti_lease *"), self.namespace, ffi.new("size_t *")
         with self._lock:
             try:
-                first, blocks, lease = self.namespace.reserve(self._key(key), lease_s=_LEASE_S)
+                first, blocks = ns._reserve(self._key(key), None, _LEASE_S, lease)
+                if not blocks:
+                    return first == 1
+                block = self._memory.block(0, 0)
+                block[:_LENGTH_BYTES] = len(raw).to_bytes(_LENGTH_BYTES, "little")
+                block[_LENGTH_BYTES:_LENGTH_BYTES + len(raw)] = raw
+                return self.lane._move(ns, lease, _BLOCK_0, bad) == 0
             except NoSpaceError:
                 return False
-            if not blocks:
-                return first == 1
-            block = self._memory.block(0, 0)
-            block[:_LENGTH_BYTES] = len(raw).to_bytes(_LENGTH_BYTES, "little")
-            block[_LENGTH_BYTES:_LENGTH_BYTES + len(raw)] = raw
-            return self.lane.move(self.namespace, lease, [0]) == 0
+            except DeadLaneError:
+                raise  # it may still write there: the room comes back when the reservation expires
+            except BaseException:
+                if lease.id:
+                    ns._call(lib.tutti_cancel, lease)
+                raise
 
     def get(self, key: str | bytes) -> bytes | None:
         """The value, or None: never put, evicted, or damaged on the disk (then it is forgotten)."""
+        lease, ns, bad = ffi.new("struct tutti_lease *"), self.namespace, ffi.new("size_t *")
         with self._lock:
-            hit = self.namespace.lookup(self._key(key), lease_s=_LEASE_S)
-            if not hit.blocks or self.lane.move(self.namespace, hit.lease, [0]):
-                return None
-            block = self._memory.block(0, 0)
-            n = int.from_bytes(block[:_LENGTH_BYTES], "little")
-            return bytes(block[_LENGTH_BYTES:_LENGTH_BYTES + n]) if n <= self.value_bytes else None
+            try:
+                if not ns._lookup(self._key(key), _LEASE_S, lease) or self.lane._move(ns, lease, _BLOCK_0, bad):
+                    return None
+                block = self._memory.block(0, 0)
+                n = int.from_bytes(block[:_LENGTH_BYTES], "little")
+                return bytes(block[_LENGTH_BYTES:_LENGTH_BYTES + n]) if n <= self.value_bytes else None
+            except BaseException:
+                if lease.id:
+                    ns._call(lib.tutti_release, lease)
+                raise
 
     def __contains__(self, key: str | bytes) -> bool:
         return self.namespace.lookup(self._key(key)).blocks == 1
@@ -96,9 +115,12 @@ class ByteCache:
         return self.namespace.info().committed
 
     def close(self) -> None:
-        """Closes lane and pool. Idempotent."""
-        self.lane.close()
-        self.pool.close()
+        """Closes lane and pool; a cache that is forgotten does so by itself. Idempotent. BusyError: a thread is
+        inside."""
+        try:
+            self.lane.close()
+        finally:
+            self.pool.close()
 
     def __enter__(self) -> ByteCache:
         return self

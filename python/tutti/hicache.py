@@ -14,6 +14,7 @@ other. None of these threads may see an exception: HiCache never starts it again
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import hashlib
 import logging
@@ -25,10 +26,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._call import KEY_BYTES
+from ._native import ffi, lib
 from .errors import DeadLaneError, DeadlineError, InvalidError, NoSpaceError, TuttiError
 from .lane import Lane, Plan
 from .layout import KvLayout
-from .pool import Namespace, Pool
+from .pool import Namespace, Pool, lease_of
 from .spec import NamespaceSpec
 
 if TYPE_CHECKING:
@@ -263,8 +265,10 @@ class TuttiStorage(HiCacheStorage):
 
     def close(self) -> None:
         """Closes lanes and pool; also done at exit."""
-        for thing in (self._reader, self._writer, self.pool):
-            thing.close()
+        with contextlib.ExitStack() as stack:  # all of them, whatever the others say
+            for name in ("pool", "_writer", "_reader"):
+                if hasattr(self, name):
+                    stack.callback(getattr(self, name).close)
 
     # ---- how ----
 
@@ -282,11 +286,12 @@ class TuttiStorage(HiCacheStorage):
 
     def _read_run(self, keys: Sequence[bytes], pages: Sequence[int]) -> list[bool]:
         """Reads the longest run of keys that is there; [] if not even the first is."""
-        hit = self.namespace.lookup(b"".join(keys), lease_s=_LEASE_S)
-        if not hit.blocks:
-            return []
+        ns, lease = self.namespace, ffi.new("struct tutti_lease *")
         try:
-            plan = self._reader.plan(self.namespace.plan_blob(hit.lease, 0, hit.blocks), pages[:hit.blocks])
+            n = ns._lookup(b"".join(keys), _LEASE_S, lease)
+            if not n:
+                return []
+            plan = self._reader.plan(ns.plan_blob(lease_of(lease), 0, n), pages[:n])
             try:
                 plan.retrieve()
                 for layer in range(self.layout.layers):
@@ -294,10 +299,11 @@ class TuttiStorage(HiCacheStorage):
                 failed = plan.failed()
             finally:
                 done = self._finish_read(plan)
-            self.namespace.complete(done)
+            ns.complete(done)
         finally:
-            self.namespace.release(hit.lease)
-        return [i not in failed for i in range(hit.blocks)]
+            if lease.id:
+                ns._call(lib.tutti_release, lease)
+        return [i not in failed for i in range(n)]
 
     @staticmethod
     def _finish_read(plan: Plan) -> bytes:
@@ -315,19 +321,21 @@ class TuttiStorage(HiCacheStorage):
         while missing < len(keys) and not self.namespace.lookup(keys[missing]).blocks:
             missing += 1
         run = b"".join(keys[:missing])
-        first, blocks, lease = self.namespace.reserve(run, parent, lease_s=_LEASE_S)
-        if blocks:
-            try:
-                plan = self._writer.plan(self.namespace.plan_blob(lease, 0, blocks), pages[first:first + blocks])
+        ns, lease = self.namespace, ffi.new("struct tutti_lease *")
+        try:
+            first, blocks = ns._reserve(run, parent, _LEASE_S, lease)
+            if blocks:
+                plan = self._writer.plan(ns.plan_blob(lease_of(lease), 0, blocks), pages[first:first + blocks])
                 try:
                     for layer in range(self.layout.layers):
                         plan.store_layer(layer)
                 finally:
                     done = plan.finish(_WAIT_S)
-                self.namespace.complete(done)
-            finally:
-                self.namespace.release(lease)
-        there = self.namespace.lookup(run).blocks
+                ns.complete(done)
+        finally:
+            if lease.id:
+                ns._call(lib.tutti_release, lease)
+        there = ns.lookup(run).blocks
         self.counts["stored"] += max(0, there - first)
         self.counts["full"] += missing - there
         return [i < there for i in range(missing)]

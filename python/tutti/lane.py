@@ -8,10 +8,12 @@ from __future__ import annotations
 import dataclasses
 import errno
 import threading
+import weakref
+from collections.abc import Callable
 from typing import Any
 
-from ._call import (Buffer, Handle, Paths, check, deadline_ns, duration_ns, finish_with, integers_of, key_of, paths_of,
-                    wait_slices)
+from ._call import (Buffer, Handle, Paths, array_of, check, deadline_ns, duration_ns, finish_with, integers_of, key_of,
+                    paths_of, wait_slices, whole)
 from ._native import ffi, lib
 from .errors import InvalidError
 from .layout import KvLayout
@@ -87,16 +89,21 @@ class Lane:
         o = ffi.new("struct tutti_lane_opts *")
         o.size = ffi.sizeof("struct tutti_lane_opts")
         o.paths, o.n_paths, kept = paths_of(paths)
-        o.rank, o.sms, o.queue_depth, o.store_queue_layers = rank, sms, queue_depth, store_queue_layers
+        o.rank, o.sms, o.queue_depth = whole("rank", rank), whole("sms", sms), whole("queue_depth", queue_depth)
+        o.store_queue_layers = whole("store_queue_layers", store_queue_layers)
         o.controller = choice(_CONTROLLERS, "controller", controller)
         o.executor = choice(_EXECUTORS, "executor", executor)
         fill_timing(o.timing, timing)
-        o.bounce_bytes, o.deadline_ns = parse_bytes(bounce_bytes), duration_ns(deadline_s)
+        o.bounce_bytes, o.deadline_ns = parse_bytes(bounce_bytes), duration_ns("deadline_s", deadline_s)
         o.no_verify, o.no_sgl = int(not verify), int(not sgl)
-        out = ffi.new("struct tutti_lane **")
-        check(lib.tutti_lane_open(o, key_of(digest), out))
+        lane = cls(Handle("struct tutti_lane *", "lane", lib.py_lane_close), bytes(digest))
+        try:
+            check(lib.tutti_lane_open(o, key_of(digest), lane._handle.cell))
+        except BaseException:
+            lane.close()
+            raise
         del kept
-        return cls(Handle(out[0], "lane", lib.tutti_lane_close), bytes(digest))
+        return lane
 
     def register(self, layout: KvLayout) -> None:
         """Registers the engine's KV memory, once; it is kept alive until close(). LaneInfo says which path it takes.
@@ -116,11 +123,15 @@ class Lane:
         CorruptError: blob damaged. StaleError: other epoch, or expired. InvalidError: a block number out of range, or
         not one a block. AgainError: too many plans. DeniedError: verify is off and blocks were not synced.
         """
-        numbers, out = integers_of(blocks, "uint64_t", "Q"), ffi.new("struct tutti_plan **")
-        raw = ffi.from_buffer(blob)
-        with self._serial:
-            self._handle.call(lib.tutti_plan_open, raw, len(raw), numbers, len(numbers), out)
-        return Plan(self, out[0], len(numbers))
+        numbers, raw = integers_of(blocks, "uint64_t", "Q"), array_of("uint8_t", blob)
+        plan = Plan(self, len(numbers))
+        try:
+            with self._serial:
+                self._handle.call(lib.tutti_plan_open, raw, len(raw), numbers, len(numbers), plan._handle.cell)
+        except BaseException:
+            plan._handle.close()
+            raise
+        return plan
 
     def move(self, namespace: Namespace, lease: Lease, blocks: Any) -> int:
         """The whole of it in one call, for a process that holds both sides: moves the blocks of a lease into the
@@ -130,13 +141,16 @@ class Lane:
         store_layer and finish; after one of the first two the lease is still there.
         """
         numbers, bad = integers_of(blocks, "uint64_t", "Q"), ffi.new("size_t *")
+        return self._move(namespace, ffi.new("struct tutti_lease *", tuple(lease)), numbers, bad)
+
+    def _move(self, namespace: Namespace, lease: Any, numbers: Any, bad: Any) -> int:
+        mark = object()
         with self._serial:
-            lane = self._handle.enter()
             try:
-                namespace._call(lib.tutti_move, lane, ffi.new("struct tutti_lease *", tuple(lease)), numbers,
-                                len(numbers), bad)
+                lane = self._handle.enter(mark)
+                namespace._call(lib.tutti_move, lane, lease, numbers, len(numbers), bad)
             finally:
-                self._handle.leave()
+                self._handle.inside.discard(mark)
         return int(bad[0])
 
     def info(self) -> LaneInfo:
@@ -156,6 +170,8 @@ class Lane:
         DeadLaneError: something may still write; the memory stays registered, so keep it.
         """
         with self._serial:
+            for plan in [mark for mark in self._handle.inside if isinstance(mark, _PlanHandle) and not mark.owner()]:
+                plan.close()  # forgotten, and what should have ended it was interrupted
             self._handle.close()
 
     @property
@@ -173,18 +189,17 @@ class Plan:
     """One retrieve or store on its way. End it with finish(); one that is forgotten is finished when it is
     collected."""
 
-    def __init__(self, lane: Lane, pointer: Any, blocks: int) -> None:
+    def __init__(self, lane: Lane, blocks: int) -> None:
         self.lane, self.blocks = lane, blocks
         serial = lane._serial
 
-        def finish_quietly(plan: Any) -> int:
+        def finish_quietly(cell: Any) -> int:
             with serial:
-                return int(lib.tutti_plan_finish(plan, deadline_ns(60), ffi.NULL, 0, ffi.NULL))
+                return int(lib.py_plan_finish(cell, deadline_ns(60), ffi.NULL, 0, ffi.NULL))
 
-        self._handle = Handle(pointer, "plan", finish_quietly)
-        lane._handle.enter()  # a lane with plans can't be closed
+        self._handle = _PlanHandle(self, lane._handle, finish_quietly)
         self._finalizer = finish_with(self, self._handle)
-        self._left = finish_with(self, _Leave(lane._handle))
+        lane._handle.inside.add(self._handle)  # a lane with plans can't be closed
 
     def _serial(self, function: Any, *args: Any) -> None:
         with self.lane._serial:
@@ -198,7 +213,7 @@ class Plan:
     def retrieve_layer(self, layer: int) -> None:
         """Issues one layer, after all before it; the cost does not depend on the number of blocks. AgainError: the
         queue is full."""
-        self._serial(lib.tutti_retrieve_layer, layer)
+        self._serial(lib.tutti_retrieve_layer, whole("layer", layer))
 
     def store_layer(self, layer: int) -> None:
         """Queues one layer's store; each layer once, in any order. The blocks must not change until finish()
@@ -207,7 +222,15 @@ class Plan:
         AgainError: the bounded queue is full; the whole plan is dropped (nothing of it will be published), and later
         calls raise CanceledError.
         """
-        self._serial(lib.tutti_store_layer, layer)
+        self._serial(lib.tutti_store_layer, whole("layer", layer))
+
+    def store_layer_stream(self, layer: int, stream: int) -> None:
+        """The same on the GPU, called before the layer is computed to its end: the store begins when `stream` (a
+        cudaStream_t as an integer) has done all that it holds now. Nobody waits. Not while a graph is captured.
+
+        NotSupportedError (nothing is dropped): the executor is not the GPU.
+        """
+        self._serial(lib.tutti_store_layer_stream, whole("layer", layer), _stream(stream))
 
     def wait_layer(self, layer: int, timeout_s: float | None = None) -> bool:
         """Waits until a layer's bytes are in the engine's memory and checked. True: all blocks are good; False: at
@@ -215,9 +238,9 @@ class Plan:
 
         DeadlineError: timeout_s is over; it goes on. InvalidError: not issued. DeadLaneError. Any thread.
         """
-        plan = self._handle.enter()
+        layer, deadline, mark = whole("layer", layer), deadline_ns(timeout_s), object()
         try:
-            deadline = deadline_ns(timeout_s)
+            plan = self._handle.enter(mark)
             result = wait_slices(deadline, lambda until: int(lib.tutti_wait_layer(plan, layer, until)))
             if result in (-errno.EINVAL, -errno.ENOTRECOVERABLE):
                 check(result)
@@ -225,7 +248,7 @@ class Plan:
                 check(result)
             return result == 0
         finally:
-            self._handle.leave()
+            self._handle.inside.discard(mark)
 
     def wait_layer_stream(self, layer: int, stream: int) -> None:
         """The same on the GPU: `stream` (a cudaStream_t as an integer: torch's stream.cuda_stream) goes on when the
@@ -234,23 +257,23 @@ class Plan:
 
         NotSupportedError: the executor is not the GPU, or its driver has no stream memory operations. Any thread.
         """
-        self._handle.call(lib.tutti_wait_layer_stream, layer, ffi.cast("void *", stream))
+        self._handle.call(lib.tutti_wait_layer_stream, whole("layer", layer), _stream(stream))
 
     def poll(self) -> bool:
         """True if everything issued so far is done: finish() would not wait long. Does not wait."""
-        plan = self._handle.enter()
+        mark = object()
         try:
-            return bool(lib.tutti_plan_poll(plan))
+            return bool(lib.tutti_plan_poll(self._handle.enter(mark)))
         finally:
-            self._handle.leave()
+            self._handle.inside.discard(mark)
 
     def failed(self) -> dict[int, int]:
         """Blocks that failed so far: index in the plan -> result (negative errno, or NVMe status)."""
-        plan = self._handle.enter()
+        mark = object()
         try:
-            return self._failures(plan)
+            return self._failures(self._handle.enter(mark))
         finally:
-            self._handle.leave()
+            self._handle.inside.discard(mark)
 
     def _failures(self, plan: Any) -> dict[int, int]:
         results = ffi.new("int32_t[]", self.blocks)
@@ -269,19 +292,19 @@ class Plan:
         size = lib.tutti_completion_blob_bytes(self.blocks)
         out, n, deadline = bytearray(size), ffi.new("size_t *"), deadline_ns(timeout_s)
         raw = ffi.from_buffer(out)
+
+        def end(cell: Any) -> int:
+            if not cell[0]:
+                raise InvalidError(errno.EINVAL, "plan is finished already")
+            return wait_slices(deadline, lambda until: int(lib.py_plan_finish(cell, until, raw, size, n)))
+
+        handle, lane = self._handle, self.lane._handle
         with self.lane._serial:
-            plan = self._handle.take()
-            if plan is None:
-                raise InvalidError(errno.EINVAL, "plan is finished already, or was opened before a fork")
             try:
-                result = wait_slices(deadline, lambda until: int(lib.tutti_plan_finish(plan, until, raw, size, n)))
-            except BaseException:  # a signal between two slices
-                self._handle.put_back(plan)
-                raise
-            if result:
-                self._handle.put_back(plan)
-                check(result)
-            self._left()
+                check(handle.alone(end))
+            finally:
+                if not handle.cell[0]:
+                    lane.inside.discard(handle)
         return bytes(memoryview(out)[:n[0]])
 
     @property
@@ -289,11 +312,20 @@ class Plan:
         return bool(self._handle.open)
 
 
-class _Leave:
-    """A plan's end, as its lane sees it."""
+class _PlanHandle(Handle):
+    """A plan's. It is a mark of its lane's, too."""
 
-    def __init__(self, lane: Handle) -> None:
-        self._lane = lane
+    def __init__(self, owner: Plan, lane: Handle, free: Callable[[Any], int]) -> None:
+        super().__init__("struct tutti_plan *", "plan", free)
+        self.owner, self._lane = weakref.ref(owner), lane
 
     def close(self) -> None:
-        self._lane.leave()
+        try:
+            super().close()
+        finally:
+            if not self.cell[0]:
+                self._lane.inside.discard(self)
+
+
+def _stream(stream: Any) -> Any:
+    return ffi.cast("void *", whole("stream (a cudaStream_t)", stream, 0, (1 << 64) - 1))

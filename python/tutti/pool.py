@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ._call import (Buffer, Handle, Paths, Progress, check, duration_ns, finish_with, key_of, keys_of,
-                    path_list, paths_of, progress_of)
+from ._call import (Buffer, Handle, Paths, Progress, Told, check, duration_ns, finish_with, key_of, keys_of, path_list,
+                    paths_of, whole)
 from ._native import ffi, lib
 from .errors import InvalidError, NotFoundError
 from .spec import NamespaceSpec, keys
 
 _CONTROLLERS = {"auto": 0, "virt": 1, "model": 2, "null": 3}
 _PREWRITE = {"segment": 0, "all": 1, "none": 2}
+PLAN_BLOCKS_MAX = 1 << 24
 
 
 class Lease(NamedTuple):
@@ -89,6 +91,8 @@ class PoolInfo:
     recovered_orphans: int
     recovered_bad: int
     damaged_records: int
+    failed_syncs: int  #: since it was opened; what they covered counts as unsynced until verified
+    sync_failing: int  #: 1: the last one failed; it is tried again, at growing intervals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +130,8 @@ def _value(v: Any) -> Any:
 
 def fill_timing(c: Any, timing: ModelTiming | None) -> None:
     for name, value in dataclasses.asdict(timing or ModelTiming()).items():
-        setattr(c, name, value)
+        high = (1 << 32 if name in ("queue_depth", "mixed_percent") else 1 << 64) - 1
+        setattr(c, name, whole(f"timing: {name}", value, 0, high))
 
 
 def choice(table: dict[str, int], what: str, name: str) -> int:
@@ -136,9 +141,9 @@ def choice(table: dict[str, int], what: str, name: str) -> int:
 
 
 def parse_bytes(size: int | str) -> int:
-    """Bytes of "4G", "512MiB", "64k" (powers of 1024); an int stays what it is."""
-    if isinstance(size, int):
-        return size
+    """Bytes of "4G", "512MiB", "64k" (powers of 1024); an int stays what it is. InvalidError: neither, or negative."""
+    if not isinstance(size, str):
+        return whole("a size in bytes", size, 0, (1 << 63) - 1)
     out = ffi.new("uint64_t *")
     check(lib.tutti_parse_bytes(size.encode(), out))
     return int(out[0])
@@ -153,10 +158,11 @@ class Pool:
     def __init__(self, handle: Handle, paths: list[str]) -> None:
         self._handle, self.paths = handle, paths
         self._finalizer = finish_with(self, handle)
-        self._namespaces: dict[bytes, Namespace] = {}
+        # Weak, as a namespace holds its pool: a pool that is forgotten is closed at once.
+        self._namespaces: weakref.WeakValueDictionary[bytes, Namespace] = weakref.WeakValueDictionary()
 
     @staticmethod
-    def format(paths: Paths, size: int | str, *, ranks: int = 1, segment_bytes: int = 0, prewrite: str = "segment",
+    def format(paths: Paths, size: int | str, *, ranks: int = 1, segment_bytes: int | str = 0, prewrite: str = "segment",
                overwrite: bool = False, erase_serial: str | None = None, progress: Progress | None = None) -> None:
         """Creates a pool and reserves its space in full; it never grows past `size`.
 
@@ -171,13 +177,13 @@ class Pool:
         o.size = ffi.sizeof("struct tutti_format_opts")
         o.paths, o.n_paths, kept = paths_of(paths)
         serial = ffi.new("char[]", erase_serial.encode()) if erase_serial else ffi.NULL
-        o.ranks, o.bytes, o.segment_bytes, o.overwrite = ranks, parse_bytes(size), segment_bytes, int(overwrite)
+        o.ranks, o.bytes, o.overwrite = whole("ranks", ranks), parse_bytes(size), int(overwrite)
+        o.segment_bytes = parse_bytes(segment_bytes)
         o.prewrite, o.erase_serial = choice(_PREWRITE, "prewrite", prewrite), serial
-        o.progress, arg = progress_of(progress)
-        o.progress_arg = arg
-        keep = (kept, arg)
-        check(lib.tutti_format(o))
-        del keep
+        told = Told(progress)
+        o.progress, o.progress_arg = told.c, told.arg
+        told.check(lib.tutti_format(o))
+        del kept
 
     @classmethod
     def open(cls, paths: Paths, *, controller: str = "auto", timing: ModelTiming | None = None,
@@ -197,16 +203,19 @@ class Pool:
         o.paths, o.n_paths, kept = paths_of(paths)
         o.controller = choice(_CONTROLLERS, "controller", controller)
         fill_timing(o.timing, timing)
-        o.sync_interval_ns = duration_ns(None if sync_interval_s == float("inf") else sync_interval_s)
-        o.lock_wait_ns = max(1, duration_ns(lock_wait_s))
-        o.prewrite_ahead = prewrite_ahead or -1
-        o.progress, arg = progress_of(progress)
-        o.progress_arg = arg
-        out = ffi.new("struct tutti_store **")
-        keep = (kept, arg)
-        check(lib.tutti_store_open(o, out))
-        del keep
-        return cls(Handle(out[0], f"pool {names[0]}", lib.tutti_store_close), names)
+        o.sync_interval_ns = duration_ns("sync_interval_s", sync_interval_s)
+        o.lock_wait_ns = max(1, duration_ns("lock_wait_s", lock_wait_s))
+        o.prewrite_ahead = whole("prewrite_ahead", prewrite_ahead, 0, (1 << 31) - 1) or -1
+        told = Told(progress)
+        o.progress, o.progress_arg = told.c, told.arg
+        pool = cls(Handle("struct tutti_store *", f"pool {names[0]}", lib.py_store_close), names)
+        try:
+            told.check(lib.tutti_store_open(o, pool._handle.cell))
+        except BaseException:
+            pool.close()
+            raise
+        del kept
+        return pool
 
     def namespace(self, spec: NamespaceSpec) -> Namespace:
         """The namespace of `spec`, made on first use.
@@ -233,7 +242,11 @@ class Pool:
 
     def _namespace(self, pointer: Any) -> Namespace:
         ns = Namespace(self, pointer)
-        return self._namespaces.setdefault(ns.digest, ns)
+        here = self._namespaces.get(ns.digest)
+        if here is not None and here.is_open:
+            return here
+        self._namespaces[ns.digest] = ns
+        return ns
 
     def info(self) -> PoolInfo:
         c = ffi.new("struct tutti_pool_info *")
@@ -272,18 +285,23 @@ class Namespace:
     """
 
     def __init__(self, pool: Pool, pointer: Any) -> None:
-        self.pool, self._pointer, self._handle = pool, pointer, pool._handle
+        self.pool, self._handle = pool, pool._handle
+        self._cell = ffi.new("struct tutti_ns **", pointer)
         info = self.info()
         #: 32 bytes that name it; what a Lane is opened with.
         self.digest: bytes = info.digest
         self.block_tokens: int = info.block_tokens
 
     def _call(self, function: Any, *args: Any) -> None:
-        self._handle.enter()
+        mark = object()
         try:
-            check(function(self._pointer, *args))
+            self._handle.enter(mark)
+            pointer = self._cell[0]
+            if not pointer:
+                raise InvalidError(errno.EINVAL, f"namespace {self.digest.hex()[:16]} was removed from its pool")
+            check(function(pointer, *args))
         finally:
-            self._handle.leave()
+            self._handle.inside.discard(mark)
 
     def info(self) -> NamespaceInfo:
         c = ffi.new("struct tutti_ns_info *")
@@ -299,14 +317,22 @@ class Namespace:
 
         lease_s: hold it against eviction for that long, or until released. None: no lease. AgainError: too many leases.
         """
-        array = keys_of(keys)
-        matched = ffi.new("size_t *")
+        lease = ffi.new("struct tutti_lease *")
+        try:
+            return Match(self._lookup(keys, lease_s, lease), lease_of(lease))
+        except BaseException:
+            if lease.id:
+                self._call(lib.tutti_release, lease)
+            raise
+
+    def _lookup(self, keys: Buffer, lease_s: float | None, lease: Any) -> int:
+        """lookup() into a C lease that its owner has already."""
+        array, matched = keys_of(keys), ffi.new("size_t *")
         if lease_s is None:
             self._call(lib.tutti_lookup, array, len(array), 0, matched, ffi.NULL)
-            return Match(matched[0], _NO_LEASE)
-        lease = ffi.new("struct tutti_lease *")
-        self._call(lib.tutti_lookup, array, len(array), duration_ns(lease_s), matched, lease)
-        return Match(matched[0], _lease(lease))
+        else:
+            self._call(lib.tutti_lookup, array, len(array), duration_ns("lease_s", lease_s), matched, lease)
+        return int(matched[0])
 
     def reserve(self, keys: Buffer, parent: Buffer | None = None, lease_s: float = 30.0) -> Reservation:
         """Takes slots for those of `keys` that are not there; evicts least recently used blocks where none is free.
@@ -315,14 +341,25 @@ class Namespace:
         until complete(). NotFoundError: parent unknown. NoSpaceError: not one slot can be had. AgainError: too many
         reservations. InvalidError: not a chain.
         """
-        array = keys_of(keys)
-        first, count, lease = ffi.new("size_t *"), ffi.new("size_t *"), ffi.new("struct tutti_lease *")
-        self._call(lib.tutti_reserve, key_of(parent), array, len(array), duration_ns(lease_s), first, count, lease)
-        return Reservation(first[0], count[0], _lease(lease))
+        lease = ffi.new("struct tutti_lease *")
+        try:
+            return Reservation(*self._reserve(keys, parent, lease_s, lease), lease_of(lease))
+        except BaseException:
+            if lease.id:
+                self._call(lib.tutti_cancel, lease)
+            raise
+
+    def _reserve(self, keys: Buffer, parent: Buffer | None, lease_s: float, lease: Any) -> tuple[int, int]:
+        """reserve() into a C lease that its owner has already: (first, blocks)."""
+        array, first, count = keys_of(keys), ffi.new("size_t *"), ffi.new("size_t *")
+        self._call(lib.tutti_reserve, key_of(parent), array, len(array), duration_ns("lease_s", lease_s), first, count,
+                   lease)
+        return int(first[0]), int(count[0])
 
     def plan_blob(self, lease: Lease, first: int, count: int) -> bytes:
         """The plan of blocks [first, first + count) of a lease (to retrieve) or reservation (to store; first counts
         from the reservation's own first block), for Lane.plan. StaleError: the lease is gone."""
+        first, count = whole("first", first), whole("count", count, 1, PLAN_BLOCKS_MAX)
         size = lib.tutti_plan_blob_bytes(count)
         out, n = bytearray(size), ffi.new("size_t *")
         self._call(lib.tutti_plan_blob, _c_lease(lease), first, count, ffi.from_buffer(out), size, n)
@@ -367,18 +404,27 @@ class Namespace:
         """Empties it at once, durably; space comes back as it is needed. BusyError: leases or reservations are out."""
         self._call(lib.tutti_ns_clear)
 
+    def remove(self) -> None:
+        """Empties it and takes it out of the pool's table (which has room for 64), durably. Later calls raise
+        InvalidError; lanes that have it open find nothing more in it. BusyError: leases or reservations are out, or a
+        thread is inside the pool."""
+        cell = self._cell
+        check(self._handle.alone(lambda pool: lib.py_ns_remove(cell) if pool[0] and cell[0] else 0))
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._cell[0]) and bool(self._handle.open)
+
     def verify(self, repair: bool = False, progress: Progress | None = None) -> tuple[int, int]:
         """Reads and checks every committed block: (checked, damaged). repair: damaged ones leave index and disk."""
-        fn, arg = progress_of(progress)
-        checked, bad = ffi.new("uint64_t *"), ffi.new("uint64_t *")
-        self._call(lib.tutti_verify, int(repair), fn, arg, checked, bad)
+        told, checked, bad = Told(progress), ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        self._call(lib.tutti_verify, int(repair), told.c, told.arg, checked, bad)
+        told.check(0)
         return checked[0], bad[0]
 
 
-_NO_LEASE = Lease(0, 0, 0)
-
-
-def _lease(c: Any) -> Lease:
+def lease_of(c: Any) -> Lease:
+    """A C lease as a tuple."""
     return Lease(c.epoch, c.id, c.expiry_ns)
 
 

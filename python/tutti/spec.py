@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from ._call import KEY_BYTES, Buffer, array_of, check, integers_of, key_of
+from ._call import KEY_BYTES, Buffer, array_of, check, integers_of, key_of, whole
 from ._native import ffi, lib
 from .errors import InvalidError
 from .layout import KvLayout
@@ -70,10 +70,8 @@ class NamespaceSpec:
             ffi.memmove(getattr(c, field), value, len(value))
         for field in ("block_tokens", "kv_heads", "head_size", "tp_size", "layers", "objects_per_layer",
                       "object_bytes"):
-            try:
-                setattr(c, field, getattr(self, field))
-            except (OverflowError, TypeError) as e:
-                raise InvalidError(errno.EINVAL, f"NamespaceSpec.{field}: {e}") from None
+            high = (1 << 64 if field == "object_bytes" else 1 << 32) - 1
+            setattr(c, field, whole(f"NamespaceSpec.{field}", getattr(self, field), 0, high))
         return c, kept
 
 
@@ -87,8 +85,7 @@ def keys(digest: Buffer, tokens: Any, block_tokens: int, parent: Buffer | None =
     the tokens (LoRA fingerprint, full multimodal digests, tenant salt). Releases the GIL; the same in every process.
     InvalidError: block_tokens 0, tokens that are no integers, fewer extras than blocks.
     """
-    if block_tokens <= 0:
-        raise InvalidError(errno.EINVAL, "keys: block_tokens must be above 0")
+    block_tokens = whole("keys: block_tokens", block_tokens, 1)
     ids = integers_of(tokens, "uint32_t", "I")
     n = len(ids) // block_tokens
     c_extra, kept = ffi.NULL, []

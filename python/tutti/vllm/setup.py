@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 from .. import KvLayout, KvMemory, Lane, ModelTiming, NamespaceSpec, Pool
-from ..errors import TuttiError
 from .breakeven import Rates
 from .events import Events
 from .identity import CACHE, files_digest, weights_digest
@@ -175,7 +174,7 @@ def open_lane(config: Any, options: Options, digest: bytes, layout: KvLayout, ra
                      **_timing(options))
     try:
         lane.register(layout)
-    except TuttiError:
+    except BaseException:
         lane.close()
         raise
     i = lane.info()
@@ -196,6 +195,6 @@ def open_probe(config: Any, options: Options, digest: bytes, facts: Facts, rank:
     try:
         lane.register(layout)
         return lane, lane.plan(blob, list(range(n_blocks)))
-    except TuttiError:
+    except BaseException:
         lane.close()
         raise
