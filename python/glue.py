@@ -23,7 +23,8 @@ int py_blocks(struct tutti_ns *ns, struct py_block *out, size_t max, size_t *n);
 /* Results of n blocks of a plan; returns how many are not 0. */
 size_t py_failed(struct tutti_plan *p, int32_t *results, size_t n);
 /*
- * What ends an object empties the cell that its pointer is in, unless it lives on: no signal's handler can come between.
+ * What ends an object empties the cell that its pointer is in, unless it lives on: no signal's handler can come between
+ * the two.
  */
 int py_store_close(struct tutti_store **cell);
 int py_lane_close(struct tutti_lane **cell);

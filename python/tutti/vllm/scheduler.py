@@ -276,31 +276,41 @@ class Scheduler:
         if full <= max(track.stored, track.tried) or self._n_saves >= SAVES_MAX:
             return
         track.tried = full
-        keys = track.chain.upto(full)
-        at = track.stored
+        at, again = track.stored, False
+        while at < full and self._n_saves < SAVES_MAX:
+            try:
+                got = self._reserve(track, at, full)
+                if got is None:
+                    if not at or again:
+                        return
+                    at, again = 0, True  # a block before them is gone again: begin at the chain's start
+                    continue
+                at += got.first
+                if got.blocks:
+                    self._begin_save(step, track, at, got)
+            except TuttiError:
+                self.counts["dropped_blocks"] += full - at
+                return
+            # Where a reservation ends early, someone else stores the next block: what is ours goes on behind it.
+            at = track.stored = min(full, at + max(1, got.blocks))
+
+    def _begin_save(self, step: Step, track: Track, at: int, got: Any) -> None:
         try:
-            got = self._reserve(keys[at * KEY_BYTES :], track.chain.key(at - 1) if at else None)
-            if got is None and at:  # a block before them is gone again: begin at the chain's start
-                at, got = 0, self._reserve(keys, None)
-            if got is None:
-                return
-            first, count, lease = got
-            track.stored = at + first + count
-            if not count:
-                return
-            blob = self._ns.plan_blob(lease, 0, count)
-        except TuttiError:
-            self.counts["dropped_blocks"] += full - at
-            return
-        mine = track.blocks[at + first : at + first + count]
-        plan = self._take_flight(Flight(lease, track, at + first, mine, False))
+            blob = self._ns.plan_blob(got.lease, 0, got.blocks)
+        except BaseException:
+            self._ns.cancel(got.lease)
+            raise
+        mine = track.blocks[at : at + got.blocks]
+        plan = self._take_flight(Flight(got.lease, track, at, mine, False))
         step.saves.append(Save(plan, blob, mine))
         track.flying += 1
         for block in mine:
             self._storing[block] = plan
         self.counts["saves"] += 1
 
-    def _reserve(self, keys: Any, parent: bytes | None) -> Any:
+    def _reserve(self, track: Track, at: int, full: int) -> Any:
+        """Of blocks [at, full); None: the one before them is not there."""
+        keys, parent = track.chain.upto(full)[at * KEY_BYTES :], track.chain.key(at - 1) if at else None
         try:
             return self._ns.reserve(keys, parent, self._lease_s())
         except NotFoundError:
