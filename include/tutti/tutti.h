@@ -81,15 +81,18 @@ int tutti_keys(const struct tutti_key *ns_digest, const struct tutti_key *parent
 /*
  * Creates a pool. Reserves opts->bytes in full; the pool never grows past it. Files are created with mode 0600.
  * -EEXIST: content is there and overwrite is 0 (nothing was touched). -ENOSPC: the space is not there (what was
- * created is removed). -EBUSY: a store or lane has it open. -EINVAL: too small, bad ranks.
+ * created is removed). -EBUSY: a store or lane has it open. -EINVAL: too small, bad ranks, a device under two names.
+ * -EISDIR, -ENOTBLK: a path is neither a file nor a block device. -ENODEV: there is no such device (a drive, or below
+ * /dev, where no file is made). -ENOMEDIUM: a block device of 0 bytes. -EPERM: a drive whose serial was not named.
  */
 int tutti_format(const struct tutti_format_opts *opts);
 
 /*
  * Opens a pool for its one store. Recovers if it was not closed cleanly: reads all headers, with progress.
- * -EBUSY: another store has it (named by pid and host), or lanes of an earlier one are still at work. -ENOMEDIUM:
- * there is no pool. -EBADMSG: no sound superblock. -EPROTONOSUPPORT: of another version. -ENODEV: a device of the pool
- * is missing or truncated.
+ * -EBUSY: another store has it (named by pid and host), or lanes of an earlier one are still at work. -ENOENT: there is
+ * no such file. -ENODEV: there is no such device, or a device of the pool is missing, truncated or another pool's.
+ * -ENOMEDIUM: what is there holds no pool. -EBADMSG: no sound superblock. -EPROTONOSUPPORT: of another version.
+ * -EINVAL: a device under two names. -EACCES, -EPERM: not allowed.
  */
 int tutti_store_open(const struct tutti_store_opts *opts, struct tutti_store **out);
 /* Writes the index checkpoint and closes. Leases and reservations end. The store is freed in every case. */
@@ -175,7 +178,10 @@ int tutti_cancel(struct tutti_ns *ns, const struct tutti_lease *reservation);
 
 /* ---- 5. the data path ---- */
 
-/* -ENOENT: the pool has no such namespace (open it on the store first). -EBUSY, -EBADMSG, -ENODEV as for the store. */
+/*
+ * -ENOENT: the pool has no such namespace (open it on the store first), or there is no such file; the message says
+ * which. -EBUSY, -EBADMSG, -ENODEV, -ENOMEDIUM as for the store.
+ */
 int tutti_lane_open(const struct tutti_lane_opts *opts, const struct tutti_key *ns_digest, struct tutti_lane **out);
 /* Waits for I/O in flight to its deadline. -ENOTRECOVERABLE: something may still write; memory stays registered. */
 int tutti_lane_close(struct tutti_lane *l);
@@ -280,8 +286,9 @@ int tutti_verify(struct tutti_ns *ns, int repair, tutti_progress_fn progress, vo
 /*
  * What this machine can do for a pool at `path` (a folder, a file or a block device), and which path would be used:
  * calls fn once per line, until it returns non-zero (which is returned). Changes nothing; a file of a few KiB in the
- * folder is made without a name, where it has to be tried. remedy is a command, "" where nothing is to be mended. Texts
- * live for the call. -ENOENT, -EACCES: path.
+ * folder is made, without a name or with one that goes at once, where it has to be tried. remedy is a command, "" where
+ * nothing is to be mended. Texts live for the call. -ENOENT, -EACCES: path. -ENOTBLK: it is none of the three. -EINVAL:
+ * NULL, or a drive.
  */
 enum tutti_doctor_state { TUTTI_DOCTOR_OK = 0, TUTTI_DOCTOR_SLOWER = 1, TUTTI_DOCTOR_MISSING = 2 };
 struct tutti_doctor_line {

@@ -43,7 +43,7 @@ static int run_doctor(const struct cli_call *call)
 
 	if (result) {
 		json_decref(d.list);
-		return cli_fail(call, result, path);
+		return cli_fail(call, result, "looking");
 	}
 	if (call->json)
 		cli_print_json(json_pack("{s:s, s:o, s:i, s:i, s:i}", "path", path, "lines", d.list, "ok",

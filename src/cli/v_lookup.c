@@ -91,7 +91,9 @@ static void *read_items(const struct cli_call *call, const char *name, int keys,
 		    keys ? parse_key(word, (struct tutti_key *)items + *n) : parse_token(word, (uint32_t *)items + *n);
 		*n += !bad;
 	}
-	if (bad || got < 0)
+	if (f && ferror(f))
+		*status = cli_complain(call, cli_exit_of(-errno), "%s: %s", name, strerror(errno));
+	else if (bad || got < 0)
 		*status = cli_complain(call, CLI_USAGE, "%s: word %zu is not a %s", name, *n + 1,
 		                       keys ? "key of 64 hex digits" : "token id from 0 to 4294967295");
 	else if (got > 0)

@@ -3,11 +3,14 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/fs.h>
 #include <linux/io_uring.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -19,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "core/path.h"
 #include "core/pci.h"
 #include "ctrl/pnvme.h"
 #include "exec/exec.h"
@@ -184,13 +188,28 @@ static void check_access(struct doctor *d, const struct stat *st)
 
 	if (access(d->path, folder ? W_OK | X_OK : R_OK | W_OK) == 0) {
 		line(d, "access", TUTTI_DOCTOR_OK, "", "%s: %s", d->path,
-		     folder ? "pools can be made in it" : "can be read and written");
+		     folder ? "may be written to" : "can be read and written");
 		return;
 	}
 	d->unusable = "access";
 	line(d, "access", TUTTI_DOCTOR_MISSING,
 	     errno == EROFS ? "mount it read-write, or name another place" : "chown it, or name another place",
 	     "%s: %s", d->path, strerror(errno));
+}
+
+/* A file in a folder that goes with its descriptor; where there is none without a name, its name goes at once. */
+static int open_nameless(const char *folder, int extra)
+{
+	int fd = open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC | extra, 0600);
+	char name[PATH_MAX];
+
+	if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT))
+		return fd;
+	snprintf(name, sizeof(name), "%s/.tutti-doctor-%d", folder, (int)getpid());
+	fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | extra, 0600);
+	if (fd >= 0)
+		unlink(name);
+	return fd;
 }
 
 /* A handle to try with: of the file or device itself, read only, or of a nameless file in the folder. */
@@ -200,12 +219,37 @@ static int open_to_try(const char *path, const struct stat *st)
 
 	if (!S_ISDIR(st->st_mode))
 		return open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
-	fd = open(path, O_RDWR | O_TMPFILE | O_DIRECT | O_CLOEXEC, 0600);
+	fd = open_nameless(path, O_DIRECT);
 	if (fd >= 0 && ftruncate(fd, 8192)) {
 		close(fd);
 		return -1;
 	}
 	return fd;
+}
+
+/* Can a pool's file be made in the folder, and its space be reserved? */
+static void check_files(struct doctor *d, const struct stat *st)
+{
+	int fd, error;
+
+	if (!S_ISDIR(st->st_mode) || d->unusable)
+		return;
+	fd = open_nameless(d->path, 0);
+	if (fd < 0 || ftruncate(fd, 8192)) {
+		error = errno;
+		d->unusable = "files";
+		line(d, "files", TUTTI_DOCTOR_MISSING, "name a folder on ext4, xfs or another file system for data",
+		     "%s (%s): no file can be made there: %s", d->path, fs_name(d->path), strerror(error));
+	} else if (fallocate(fd, 0, 0, 8192)) {
+		line(d, "files", TUTTI_DOCTOR_SLOWER, "tutti format --prewrite all, or ext4 or xfs",
+		     "%s (%s): space can't be reserved (%s), only written in full by format", d->path, fs_name(d->path),
+		     strerror(errno));
+	} else {
+		line(d, "files", TUTTI_DOCTOR_OK, "", "%s (%s): can be made, and their space be reserved", d->path,
+		     fs_name(d->path));
+	}
+	if (fd >= 0)
+		close(fd);
 }
 
 static void direct_alignment(int fd, unsigned *memory, unsigned *offset)
@@ -260,6 +304,22 @@ static void check_direct(struct doctor *d, const struct stat *st)
 	else
 		line(d, "O_DIRECT", TUTTI_DOCTOR_OK, "", "%s (%s): works; memory aligned to %u, offsets to %u bytes",
 		     d->path, fs, memory, offset);
+}
+
+/* A block device may have nothing behind it. */
+static void check_medium(struct doctor *d, const struct stat *st)
+{
+	int fd = S_ISBLK(st->st_mode) ? open(d->path, O_RDONLY | O_CLOEXEC) : -1;
+	uint64_t bytes = 1;
+
+	if (fd < 0)
+		return;
+	if (ioctl(fd, BLKGETSIZE64, &bytes) == 0 && !bytes) {
+		d->unusable = "medium";
+		line(d, "medium", TUTTI_DOCTOR_MISSING, "lsblk  # shows what has a size",
+		     "%s has 0 bytes: no medium is in it, or it is not set up", d->path);
+	}
+	close(fd);
 }
 
 static void check_disk(struct doctor *d, const struct stat *st)
@@ -433,16 +493,26 @@ int tutti_doctor(const char *path, tutti_doctor_fn fn, void *arg)
 	struct doctor d = {.path = path, .fn = fn, .arg = arg};
 	struct pci_found found;
 	struct stat st;
+	int rc;
 
 	if (!path || !fn)
 		return err_set(-EINVAL, "tutti_doctor needs a path and a function");
-	if (stat(path, &st))
-		return err_set(-errno, "%s: %s; name a folder, a file or a block device that exists", path,
-		               strerror(errno));
+	rc = pool_path_look(path, &st);
+	if (rc == POOL_PATH_NONE)
+		return err_set(-ENOENT, "there is no %s; name a folder, a file or a block device that exists", path);
+	if (rc == POOL_PATH_DRIVE)
+		return err_set(-EINVAL,
+		               "doctor looks at a folder, a file or a block device; of drives it has a line each, and "
+		               "'tutti nvme list' says more");
+	if (rc < 0 && rc != -EISDIR)
+		return rc;
 	check_uring(&d);
 	check_memlock(&d);
 	check_access(&d, &st);
-	check_direct(&d, &st);
+	check_medium(&d, &st);
+	check_files(&d, &st);
+	if (!d.unusable || strcmp(d.unusable, "files"))
+		check_direct(&d, &st);
 	check_disk(&d, &st);
 	check_huge(&d);
 	check_cpu(&d);

@@ -18,6 +18,7 @@
 #include "base/err.h"
 #include "core/lock.h"
 #include "core/opts.h"
+#include "core/path.h"
 #include "core/pool.h"
 #include "tutti/tutti.h"
 
@@ -33,25 +34,10 @@ struct work {
 	struct pool pool;
 };
 
-/* 1: nothing is there yet. */
-static int device_bytes(const char *path, uint64_t *bytes, int *is_block)
+static int block_bytes(const char *path, uint64_t *bytes)
 {
-	struct stat st;
 	int fd, rc = 0;
 
-	if (stat(path, &st)) {
-		rc = -errno;
-		if (rc == -ENOENT && lstat(path, &st) == 0)
-			return err_set(
-			    rc, "%s is a symbolic link to something that is not there; remove it, or make that", path);
-		return rc == -ENOENT ? 1 : err_set(rc, "cannot look at %s: %s", path, err_name(rc));
-	}
-	*is_block = S_ISBLK(st.st_mode);
-	*bytes = (uint64_t)st.st_size;
-	if (!*is_block && !S_ISREG(st.st_mode))
-		return err_set(-EINVAL, "%s is neither a file nor a block device", path);
-	if (!*is_block)
-		return 0;
 	/* O_EXCL on a block device fails while it is mounted, or in use by md or lvm. */
 	fd = open(path, O_RDWR | O_EXCL | O_CLOEXEC);
 	if (fd < 0 || ioctl(fd, BLKGETSIZE64, bytes)) {
@@ -61,6 +47,8 @@ static int device_bytes(const char *path, uint64_t *bytes, int *is_block)
 	}
 	if (fd >= 0)
 		close(fd);
+	if (!rc && !*bytes)
+		rc = err_set(-ENOMEDIUM, "block device %s has 0 bytes: no medium is in it, or it is not set up", path);
 	return rc;
 }
 
@@ -68,17 +56,25 @@ static int device_bytes(const char *path, uint64_t *bytes, int *is_block)
  * none. */
 static int survey(const struct tutti_format_opts *o, uint64_t *smallest_block)
 {
+	struct stat st[TUTTI_DEVICES_MAX] = {0};
+
 	*smallest_block = 0;
 	for (uint32_t i = 0; i < o->n_paths; i++) {
-		uint64_t bytes = 0;
-		int is_block = 0, rc;
+		int kind = pool_path_look(o->paths[i], &st[i]), rc = 0;
+		uint64_t bytes = (uint64_t)st[i].st_size;
 
+		if (kind < 0)
+			return kind;
 		for (uint32_t k = 0; k < i; k++)
-			if (!strcmp(o->paths[i], o->paths[k]))
-				return err_set(-EINVAL, "%s is named twice", o->paths[i]);
-		rc = device_bytes(o->paths[i], &bytes, &is_block);
-		if (rc > 0)
-			continue;
+			if (!strcmp(o->paths[i], o->paths[k]) ||
+			    (kind != POOL_PATH_NONE && pool_path_same(&st[i], &st[k])))
+				return err_set(-EINVAL, "%s and %s are one and the same; name each device once",
+				               o->paths[k], o->paths[i]);
+		if (kind == POOL_PATH_DRIVE)
+			return err_set(-EINVAL, "%s and %s: a pool lies on drives alone, or on files and block devices",
+			               o->paths[0], o->paths[i]);
+		if (kind == POOL_PATH_BLOCK)
+			rc = block_bytes(o->paths[i], &bytes);
 		if (rc)
 			return rc;
 		if (bytes && !o->overwrite)
@@ -86,7 +82,7 @@ static int survey(const struct tutti_format_opts *o, uint64_t *smallest_block)
 			               "%s exists and holds %llu bytes (a pool, an unfinished one, or something else); "
 			               "nothing was touched",
 			               o->paths[i], (unsigned long long)bytes);
-		if (is_block && (!*smallest_block || bytes < *smallest_block))
+		if (kind == POOL_PATH_BLOCK && (!*smallest_block || bytes < *smallest_block))
 			*smallest_block = bytes;
 	}
 	return 0;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "core/path.h"
 #include "ctrl/nvme_ctrl.h"
 
 static const struct ctrl_io_ops *test_io_ops;
@@ -41,28 +42,51 @@ const struct ctrl_ops *pool_ctrl_ops(enum tutti_controller kind)
 	return NULL;
 }
 
-int pool_path_is_nvme(const char *path) { return strncmp(path, "nvme:", 5) == 0; }
+/* Is there something at path i that can be opened, and not what an earlier path names? */
+static int look(const struct pool *p, const struct pool_opts *o, const char *const *paths, uint32_t i, struct stat *st)
+{
+	int kind = pool_path_look(paths[i], &st[i]);
+
+	if (kind == -EISDIR || kind == -ENOTBLK)
+		return o->as_given ? kind : err_prefix(-ENOMEDIUM, "no pool there");
+	if (kind == POOL_PATH_NONE)
+		return err_set(-ENOENT,
+		               "there is no file %s; tutti_format, or the command 'tutti format', makes a pool",
+		               paths[i]);
+	if (kind < 0)
+		return kind;
+	if ((kind == POOL_PATH_DRIVE) != p->nvme)
+		return err_set(-EINVAL, "%s and %s: a pool lies on drives alone, or on files and block devices",
+		               paths[0], paths[i]);
+	for (uint32_t k = 0; k < i; k++)
+		if (p->nvme ? !strcmp(paths[i], paths[k]) : pool_path_same(&st[i], &st[k]))
+			return err_set(-EINVAL, "%s and %s are one and the same; name each device once", paths[k],
+			               paths[i]);
+	return 0;
+}
 
 static int open_fds(struct pool *p, const struct pool_opts *o, const char *const *paths, uint32_t n)
 {
+	struct stat st[TUTTI_DEVICES_MAX] = {0};
+
 	for (uint32_t i = 0; i < n; i++) {
+		int rc;
+
 		if (strlen(paths[i]) >= POOL_PATH_BYTES)
 			return err_set(-ENAMETOOLONG, "pool path %u is longer than %d bytes", i, POOL_PATH_BYTES);
 		memcpy(p->path[i], paths[i], strlen(paths[i]) + 1);
 		p->fd[i] = -1;
 		p->nvme = pool_path_is_nvme(paths[0]);
+		rc = look(p, o, paths, i, st);
+		if (rc)
+			return rc;
 		if (p->nvme) {
 			p->n_dev++;
 			continue;
 		}
 		p->fd[i] = open(paths[i], (o->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
-		if (p->fd[i] < 0) {
-			int rc = -errno;
-
-			return err_set(rc, "cannot open %s: %s%s", paths[i], err_name(rc),
-			               rc == -ENOENT ? "; tutti_format, or the command 'tutti format', makes a pool"
-			                             : "");
-		}
+		if (p->fd[i] < 0)
+			return err_set(-errno, "cannot open %s: %s", paths[i], err_name(-errno));
 		p->n_dev++;
 	}
 	return 0;
@@ -171,12 +195,32 @@ static void close_all(struct pool *p)
 	p->n_dev = 0;
 }
 
+/* Devices that the superblock names, and nobody else did. */
+static int find_rest(const struct pool *p, const struct store_probe *probe)
+{
+	struct stat st;
+
+	for (uint32_t i = 0; i < probe->n_dev; i++) {
+		int kind = pool_path_look(probe->paths[i], &st);
+
+		if (kind == POOL_PATH_NONE || kind == -ENOENT || kind == -ENODEV)
+			return err_set(
+			    -ENODEV,
+			               "%s is a device of a pool whose device %u, %s, is not there; bring it back under "
+			               "that name, or name all devices where they are now, in order",
+			    p->path[0], i, probe->paths[i]);
+	}
+	return 0;
+}
+
 static int open_rest(struct pool *p, const struct pool_opts *o)
 {
 	const char *names[TUTTI_DEVICES_MAX];
 	struct store_probe *probe = malloc(sizeof(*probe));
 	int rc = probe ? read_names(p, probe) : err_set(-ENOMEM, "pool: no memory");
 
+	if (!rc && probe->n_dev > 1)
+		rc = find_rest(p, probe);
 	if (!rc && probe->n_dev > 1) {
 		close_all(p);
 		for (uint32_t i = 0; i < probe->n_dev; i++)

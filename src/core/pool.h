@@ -44,11 +44,11 @@ void pool_use_blocks(uint32_t lba_bytes, uint32_t mdts_bytes);
 
 /*
  * Opens the devices and the controller. One path of a pool of several devices is enough: the others' names are in its
- * superblock. -ENOENT, -EACCES...: a path; -ENODEV: a device is missing, truncated or of another pool.
+ * superblock. -ENOENT, -ENODEV: no such file, no such device; also -ENODEV: a device of the pool is missing, truncated
+ * or of another pool. -ENOMEDIUM (as_given: -EISDIR, -ENOTBLK): what is no file or block device holds none. -EINVAL:
+ * one device under two names. -EACCES...: a path.
  */
 int pool_open(const struct pool_opts *o, struct pool *p);
-/* 1: it begins like the name of a drive. */
-int pool_path_is_nvme(const char *path);
 void pool_close(struct pool *p);
 /* The controller of this process's choice for a data path; NULL for an unknown kind. */
 const struct ctrl_ops *pool_ctrl_ops(enum tutti_controller kind);

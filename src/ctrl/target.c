@@ -150,6 +150,9 @@ static int learn_size(const struct ctrl_target *t, struct ctrl_file *f)
 	} else {
 		return err_set(-ENOTBLK, "%s: neither a file nor a block device", name_of(t));
 	}
+	if (S_ISBLK(st.st_mode) && !bytes)
+		return err_set(-ENOMEDIUM, "%s: a block device of 0 bytes: no medium is in it, or it is not set up",
+		               name_of(t));
 	f->ns.capacity_bytes = bytes;
 	f->ns.lba_bytes = (uint32_t)sector;
 	f->ns.preferred_io_bytes = PREFERRED_IO_BYTES;

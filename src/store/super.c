@@ -65,7 +65,7 @@ int store_super_read(const struct store_media *m, uint32_t dev, struct wire_supe
 	uint32_t unread = 0;
 
 	if (m->bytes[dev] < HEAD_BYTES)
-		return err_set(-ENOMEDIUM, "device %u is too small to be part of a pool", dev);
+		return err_set(-ENOMEDIUM, "device %u holds no pool: it is too small for one", dev);
 	w = store_io_alloc(HEAD_BYTES);
 	if (!w)
 		return err_set(-ENOMEM, "no memory to read a superblock");

@@ -6,6 +6,7 @@ import lzma
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -122,6 +123,19 @@ def test_exit_status_is_the_same_everywhere():
     zeros = path("zeros")
     with open(zeros, "wb") as f:
         f.truncate(8 << 20)
+    os.mkfifo(path("fifo"))
+    sock = socket.socket(socket.AF_UNIX)
+    sock.bind(path("sock"))
+    not_pools = [(WORK, "folder"), (os.devnull, "character device"), (path("fifo"), "FIFO"), (path("sock"), "socket"),
+                 ("/dev/none", "no device")]
+    for what, word in not_pools:
+        fails(3 if what == "/dev/none" else 2, word, args=["format", "--size", "8M", "--overwrite", what])
+        fails(3, word, args=["replay", "--pool", what])
+        if what != WORK:
+            fails(3 if what == "/dev/none" else 2, word, args=["doctor", what])
+    assert not os.path.exists("/dev/none")
+    sock.close()
+    fails(2, "irectory", args=["lookup", "--tokens", WORK, empty])
     tokens = ["--tokens", os.devnull]
     on_pools = {"info": [], "ls": [], "verify": [], "clear": ["--all"], "lookup": tokens}
     for verb, more in on_pools.items():
@@ -129,7 +143,8 @@ def test_exit_status_is_the_same_everywhere():
         run_json(verb, *more, empty)
         fails(3, "none", args=[verb, *more, path("none")])
         fails(3, "no pool", args=[verb, *more, zeros])
-        fails(2, "director", args=[verb, *more, WORK])
+        for what, word in not_pools:
+            fails(3, word, args=[verb, *more, what])
         if verb != "info":
             more = ["--namespace", "5", *(x for x in more if x != "--all")]
             fails(2, "no namespace 5", args=[verb, *more, empty])
@@ -509,6 +524,13 @@ def test_doctor():
     assert {"io_uring", "memlock", "access", "O_DIRECT", "huge pages", "CPU", "GPU", "NVMe", "IOMMU"} <= names, names
     assert all(x["state"] in ("ok", "slower", "missing") and x["detail"] for x in d["lines"])
     assert "io_uring" in run("doctor").stdout
+    fails(3, "none", args=["doctor", path("none")])
+
+
+def test_doctor_where_no_pool_can_be():
+    for where in ["/proc", "/sys"]:
+        states = {x["name"]: x["state"] for x in run_json("doctor", where)["lines"]}
+        assert states["would be used"] == "missing", (where, states)
     fails(3, "none", args=["doctor", path("none")])
 
 

@@ -17,6 +17,7 @@
 #include "core/scratch.h"
 #include "core/store.h"
 #include "ctrl/fault_io.h"
+#include <tutti/gio_uring.h>
 
 #define N 16
 #define LEASE_NS 60000000000ull
@@ -407,6 +408,62 @@ static void a_full_disk(void)
 	CHECK(stat(path, &st) < 0);
 }
 
+static int opens(const char *a, const char *b)
+{
+	struct tutti_store_opts o = TUTTI_STORE_OPTS_INIT;
+	const char *paths[2] = {a, b};
+	struct tutti_store *s;
+	int rc;
+
+	o.paths = paths;
+	o.n_paths = b ? 2 : 1;
+	rc = tutti_store_open(&o, &s);
+	return rc ? rc : tutti_store_close(s);
+}
+
+/* A device that is not there, that is none, and one under two names. */
+static void devices_are_told_apart(void)
+{
+	const char *paths[2] = {scratch_path("dev0"), scratch_path("dev1")}, *other = scratch_path("other");
+	struct tutti_format_opts o = TUTTI_FORMAT_OPTS_INIT;
+	struct gio_opts go = GIO_OPTS_INIT;
+	struct gio *g;
+	char name[300];
+
+	o.paths = paths;
+	o.n_paths = 2;
+	o.bytes = 32u << 20;
+	o.prewrite = TUTTI_PREWRITE_NONE;
+	CHECK_EQ(tutti_format(&o), 0);
+	CHECK_EQ(opens(paths[0], NULL), 0);
+	CHECK_EQ(link(paths[0], other), 0);
+	helps(opens(paths[0], other), -EINVAL, "one and the same");
+	CHECK_EQ(unlink(other), 0);
+	CHECK_EQ(symlink(paths[0], other), 0);
+	helps(opens(paths[0], other), -EINVAL, "one and the same");
+	o.overwrite = 1;
+	paths[1] = other;
+	helps(tutti_format(&o), -EINVAL, "one and the same");
+	snprintf(name, sizeof(name), "%s/./dev0", scratch_dir);
+	paths[1] = name;
+	helps(tutti_format(&o), -EINVAL, "one and the same");
+	go.paths = paths;
+	go.n_paths = 2;
+	helps(gio_init_queue(&go, &g), -EINVAL, "one and the same");
+	CHECK_EQ(unlink(other), 0);
+	CHECK_EQ(rename(scratch_path("dev1"), other), 0);
+	helps(opens(paths[0], NULL), -ENODEV, "is not there");
+	CHECK_EQ(opens(paths[0], other), 0); /* all named, where they are now */
+	helps(opens(paths[0], scratch_path("dev1")), -ENOENT, "no file");
+	helps(opens("/dev/none", NULL), -ENODEV, "no device");
+	helps(opens("/dev/null", NULL), -ENOMEDIUM, "character device");
+	paths[0] = "/dev/null";
+	go.n_paths = 1;
+	CHECK_EQ(gio_init_queue(&go, &g), -ENOTBLK);
+	CHECK_EQ(unlink(other), 0);
+	CHECK_EQ(unlink(scratch_path("dev0")), 0);
+}
+
 /* Whatever is wrong with a format over a pool, the pool is there afterwards. */
 static void a_format_that_fails_touches_nothing(void)
 {
@@ -523,6 +580,7 @@ int main(void)
 	CHECK_RUN(bad_arguments);
 	CHECK_RUN(sizes_in_words);
 	CHECK_RUN(foreign_truncated_and_missing);
+	CHECK_RUN(devices_are_told_apart);
 	CHECK_RUN(a_full_disk);
 	CHECK_RUN(a_format_that_fails_touches_nothing);
 	CHECK_RUN(second_openers_are_told_who);
