@@ -5,8 +5,8 @@
 
 Eight requests decode. After a while a question on a stored document comes (its prefix is loaded between steps), then a
 new document (its blocks are stored while decoding goes on), again and again. A step is "alone", "load" or "store" by
-what was in flight when it began; steps that compute another's prompt are left out. WHAT plain: an engine without a
-connector, for the same steps alone.
+what was in flight when it began or ended; steps that compute another's prompt are left out. WHAT plain: an engine
+without a connector, for the same steps alone.
 """
 import statistics
 import sys
@@ -26,18 +26,19 @@ class Decode(gpu_ttft.Run):
         self.others.add(name)
 
     def step(self):
-        """One step of the engine; returns the requests that got a token in it."""
-        flights = self.checked.scheduler()._flights.values() if self.checked else ()
-        loads, saves = any(f.load for f in flights), any(not f.load for f in flights)
+        """One step of the engine; returns what was in flight when it began or ended, and how long it took."""
+        flights = self.checked.scheduler()._flights if self.checked else {}
+        kinds = {f.load for f in flights.values()}
         began = time.monotonic()
         got = self.llm.llm_engine.step()
         ms = 1e3 * (time.monotonic() - began)
+        kinds |= {f.load for f in flights.values()}
         for out in got:
             if out.request_id in self.others:
                 self.others.discard(out.request_id)
                 self.tokens[out.request_id] = out.outputs[0].token_ids[0]
                 self.prefilled = True
-        return "load" if loads else "store" if saves else "alone", ms
+        return "load" if True in kinds else "store" if False in kinds else "alone", ms
 
     def measure(self):
         """Milliseconds a step, by what was in flight."""
@@ -75,7 +76,7 @@ class Decode(gpu_ttft.Run):
             self.settle()
             self.checked.scheduler()._rates._auto = False
         for kind, ms in self.measure().items():
-            if not ms:
+            if len(ms) < 2:
                 continue
             cut = statistics.quantiles(ms, n=20)
             self.rows.append({"name": self.name, "kind": kind, "steps": len(ms), "median_ms": statistics.median(ms),

@@ -78,7 +78,7 @@ class Run:
                 kv_connector="GpuCheckedConnector", kv_connector_module_path="gpu_checked", kv_role="kv_both",
                 kv_load_failure_policy="recompute", kv_connector_extra_config=json.loads(a.connector))
         llm = LLM(model=str(a.folder), load_format="dummy", skip_tokenizer_init=True, max_model_len=a.tokens + 4096,
-                  gpu_memory_utilization=a.memory, max_num_seqs=4, enable_prefix_caching=True, disable_log_stats=False,
+                  gpu_memory_utilization=a.memory, max_num_seqs=16, enable_prefix_caching=True, disable_log_stats=False,
                   enforce_eager=True, max_num_batched_tokens=a.batched, **more)
         if a.what == "tutti":
             import gpu_checked
