@@ -49,7 +49,7 @@ NVCC_FLAGS = -std=c++17 -O2 -g -lineinfo $(NVCC_ARCH) $(CPPFLAGS) -DTUTTI_CUDA -
 	-Xcompiler -fPIC,-Wall,-Wextra
 ifneq ($(CUDA),)
 CPPFLAGS += -DTUTTI_CUDA -isystem $(CUDA_HOME)/include
-CUDA_OBJ = $(BUILD)/obj/src/exec/io_kernel.cu.o $(BUILD)/obj/src/exec/io_small.cu.o
+CUDA_OBJ = $(addprefix $(BUILD)/obj/src/exec/,io_kernel.cu.o io_small.cu.o standin_kernel.cu.o)
 CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
 endif
 
@@ -120,7 +120,7 @@ $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags
 	@$(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
 # One warp of it fits into what a matrix product leaves of an SM.
 $(BUILD)/obj/src/exec/io_small.cu.o: NVCC_FLAGS += -maxrregcount 32
--include $(addprefix $(BUILD)/obj/,src/exec/io_kernel.cu.d src/exec/io_small.cu.d bench/gpu/kernels.cu.d)
+-include $(CUDA_OBJ:.o=.d) $(BUILD)/obj/bench/gpu/kernels.cu.d
 
 # Archives are made anew (an object whose source is gone must not stay), by appending: two rooms may have a header.c.
 define archive
@@ -198,7 +198,7 @@ cuda: ## with the GPU executor, into $(BUILD)/cuda: library, command, tests, mic
 # libraries inside, and the libraries and headers to build them there.
 GPU_PACK = .carry/gpu
 GPU_PROGRAMS = tutti test/exec/test_cuda test/exec/test_gpu_streams test/core/test_faults test/core/test_timeouts \
-	test/core/test_completions examples/gio_copy bench/tutti-gpu
+	test/core/test_completions test/core/test_standin examples/gio_copy bench/tutti-gpu
 GPU_LIBS = uring xxhash crypto jansson lzma
 GPU_HEADERS = liburing.h liburing xxhash.h openssl jansson.h jansson_config.h lzma.h lzma
 gpu-pack: ## programs and libraries for tools/gpu-check on another machine, into .carry/gpu/pack.tgz

@@ -1,6 +1,5 @@
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #include "cli/arena.h"
@@ -8,25 +7,6 @@
 
 #define HUGE_BYTES (2ull << 20)
 #define PAGE_BYTES 4096ull
-
-static int map_memory(struct arena *a, uint64_t bytes)
-{
-	uint8_t *p, *aligned;
-
-	if (bytes > SIZE_MAX / 2)
-		return -EINVAL;
-	p = mmap(NULL, bytes + HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (p == MAP_FAILED)
-		return -errno;
-	aligned = (uint8_t *)(((uintptr_t)p + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1));
-	if (aligned > p)
-		munmap(p, (size_t)(aligned - p));
-	munmap(aligned + bytes, (size_t)(p + bytes + HUGE_BYTES - (aligned + bytes)));
-	(void)madvise(aligned, bytes, MADV_HUGEPAGE); /* only makes it faster */
-	a->memory = aligned;
-	a->memory_bytes = bytes;
-	return 0;
-}
 
 static void fill_free_list(struct arena *a, uint64_t blocks)
 {
@@ -57,14 +37,15 @@ int arena_open(struct arena *a, const struct arena_shape *shape)
 		return -EINVAL;
 	a->bases = calloc(shape->layers, sizeof(void *));
 	a->free = calloc(shape->blocks, sizeof(*a->free));
-	result = a->bases && a->free ? map_memory(a, (bytes + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1)) : -ENOMEM;
+	bytes = (bytes + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1);
+	result = a->bases && a->free ? tutti_standin_open(shape->executor, bytes, shape->sms, &a->standin) : -ENOMEM;
 	if (result) {
 		free(a->bases);
 		free(a->free);
 		return result;
 	}
 	for (uint32_t l = 0; l < shape->layers; l++)
-		a->bases[l] = a->memory + l * layer_bytes;
+		a->bases[l] = (uint8_t *)tutti_standin_memory(a->standin) + l * layer_bytes;
 	a->layout.layers = shape->layers;
 	a->layout.blocks = shape->blocks;
 	a->layout.layer_base = a->bases;
@@ -84,9 +65,9 @@ int arena_open(struct arena *a, const struct arena_shape *shape)
 
 void arena_close(struct arena *a)
 {
-	if (!a->memory)
+	if (!a->standin)
 		return;
-	munmap(a->memory, a->memory_bytes);
+	tutti_standin_close(a->standin);
 	free(a->bases);
 	free(a->free);
 	pthread_mutex_destroy(&a->lock);

@@ -11,7 +11,6 @@
 
 #include "cli/ceiling.h"
 #include "cli/cli.h"
-#include "cli/kvgen.h"
 #include "cli/trace.h"
 #include "tutti/gio_uring.h"
 
@@ -53,10 +52,15 @@ static void *loop(void *arg)
 	struct meter *m = arg;
 	uint64_t ios = m->c->bytes / IO_BYTES;
 	uint8_t *buffer = aligned_alloc(4096, IO_BYTES);
+	uint64_t random = (uintptr_t)buffer;
 	int result = buffer ? 0 : -ENOMEM;
 
-	if (buffer)
-		kvgen_fill((uintptr_t)buffer, 0, buffer, IO_BYTES); /* not zeros: some disks are quicker with those */
+	/* Not zeros: some disks are quicker with those. */
+	for (size_t i = 0; buffer && i < IO_BYTES; i += sizeof(random)) {
+		uint64_t word = trace_random(&random);
+
+		memcpy(buffer + i, &word, sizeof(word));
+	}
 	while (!result && !atomic_load(&m->result)) {
 		uint64_t i = atomic_fetch_add(&m->next, 1);
 

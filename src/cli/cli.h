@@ -43,8 +43,8 @@ struct cli_option {
 /* Who runs the I/O kernels: an option of several verbs. The number of the word is an enum tutti_executor. */
 #define CLI_EXECUTORS "auto|host|cuda"
 #define CLI_EXECUTOR_HELP \
-	"Who runs the I/O kernels: CPU threads (host), or a GPU (cuda), which is for KV memory on the GPU; the KV memory of " \
-	"this stand-in is the host's. Default: by the memory (auto)."
+	"Who runs the I/O kernels, and computes: CPU threads (host), or a GPU (cuda), whose memory is the KV memory then. " \
+	"Default: the GPU if there is one and this build has CUDA (auto)."
 
 struct cli_call;
 

@@ -11,6 +11,7 @@
 #include "cli/cli.h"
 #include "cli/pool.h"
 #include "cli/replay.h"
+#include "cli/report.h"
 
 #define META_OBJECT_BYTES 4096u
 #define ARENA_BLOCKS_MAX (4ull * REPLAY_WORKERS_MAX * REPLAY_CHUNK_BLOCKS_MAX)
@@ -94,7 +95,9 @@ static int open_arena(struct replay *e, char *why, size_t why_bytes)
 	                            .objects = e->objects,
 	                            .object_bytes = e->object_bytes,
 	                            .seed = e->o.seed,
-	                            .scattered = 1};
+	                            .scattered = 1,
+	                            .executor = e->o.metadata_only ? TUTTI_EXEC_HOST : e->o.lane.executor,
+	                            .sms = e->o.lane.sms};
 	uint64_t block_bytes = e->object_bytes * e->objects * e->layers;
 	int result;
 
@@ -114,7 +117,10 @@ static int open_arena(struct replay *e, char *why, size_t why_bytes)
 	}
 	result = arena_open(&e->arena, &shape);
 	if (result)
-		snprintf(why, why_bytes, "KV memory of %s: %s", cli_size(e->o.kv_bytes), tutti_strerror(result));
+		snprintf(why, why_bytes, "KV memory of %s: %s", cli_size(e->o.kv_bytes),
+		         *tutti_error_message() ? tutti_error_message() : tutti_strerror(result));
+	else
+		e->o.lane.executor = tutti_standin_executor(e->arena.standin);
 	shape.blocks /= e->o.workers;
 	e->chunk_blocks = shape.blocks < REPLAY_CHUNK_BLOCKS_MAX ? (uint32_t)shape.blocks : REPLAY_CHUNK_BLOCKS_MAX;
 	return result;
@@ -170,7 +176,9 @@ static int open_worker(struct replay *e, struct worker *w, size_t keys_max)
 	lo.n_paths = e->o.n_paths;
 	if (e->o.metadata_only)
 		lo.controller = TUTTI_CTRL_NULL;
-	result = tutti_lane_open(&lo, &e->ns_digest, &w->lane);
+	result = tutti_standin_worker_open(e->arena.standin, &e->arena.layout, e->chunk_blocks, &w->standin);
+	if (!result)
+		result = tutti_lane_open(&lo, &e->ns_digest, &w->lane);
 	return result ? result : tutti_lane_register(w->lane, &e->arena.layout);
 }
 
@@ -259,6 +267,7 @@ static void take_stats(struct replay *e)
 	}
 	if (e->workers[0].lane)
 		tutti_lane_get_info(e->workers[0].lane, &e->log->lane_info);
+	report_memory(e->arena.standin, e->workers[0].standin, e->o.kv_bytes, e->log->memory, sizeof(e->log->memory));
 	tutti_ns_get_info(e->ns, &e->log->ns_info);
 	tutti_store_info(e->store, &e->log->pool_info);
 }
@@ -311,6 +320,8 @@ int replay_close(struct replay *e)
 
 			lane_result = r ? r : lane_result;
 		}
+		if (lane_result != -ENOTRECOVERABLE)
+			tutti_standin_worker_close(w->standin);
 		free(w->keys);
 		free(w->tokens);
 		free(w->blocks);

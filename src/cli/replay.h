@@ -4,8 +4,9 @@
  * Workers (one thread and one lane each) take requests in order. A request is lookup, then chunk by chunk: blocks of
  * paged memory, a plan that retrieves what the pool has, a reservation and a plan that store what it has not; then
  * layer by layer: wait for the layer, check every byte of it, "compute" the missing blocks' bytes, store the layer.
- * While one layer is checked and computed the next ones load. A chunk is bounded by the paged memory over the number of
- * workers, so memory does not grow with the trace.
+ * While one layer is checked and computed the next ones load. On a GPU all of that goes into a stream, and the worker
+ * is ahead of it (tutti/standin.h). A chunk is bounded by the paged memory over the number of workers, so memory does
+ * not grow with the trace.
  *
  * What is measured goes to a shared mapping (replay_log), so that it outlives a worker process that is killed.
  */
@@ -35,7 +36,7 @@ struct replay_opts {
 	int per_layer;     /* tutti_retrieve_layer for each layer instead of one tutti_retrieve */
 	int metadata_only; /* no byte is moved: null lanes, a header's worth of object */
 	int paced;         /* requests wait for their arrival time */
-	struct tutti_lane_opts lane; /* paths, rank: set by the engine */
+	struct tutti_lane_opts lane; /* paths, rank: set by the engine; executor: of KV memory and compute too */
 	uint64_t
 	    kill_after_blocks; /* SIGKILL to itself in the middle of a store, after that many stored blocks; 0: never */
 };
@@ -75,6 +76,7 @@ struct replay_log {
 	struct replay_busy in, out;
 	struct tutti_lane_info lane_info;
 	struct tutti_lane_stats lane_stats; /* all lanes together */
+	char memory[240], first_wrong[160]; /* whose it is and who computes; where the first wrong byte was, or empty */
 	struct tutti_ns_info ns_info;       /* at the end */
 	struct tutti_pool_info pool_info;   /* at the end */
 	size_t n_samples;
@@ -86,6 +88,7 @@ struct replay;
 struct worker {
 	struct replay *e;
 	struct tutti_lane *lane;
+	struct tutti_standin_worker *standin;
 	pthread_t thread;
 	int started;
 	struct tutti_key *keys; /* of the request at hand */
@@ -107,7 +110,7 @@ struct replay {
 	uint64_t object_bytes;
 	uint32_t layers, objects;
 	uint32_t chunk_blocks;
-	pthread_mutex_t lock; /* of log's busy and first_error */
+	pthread_mutex_t lock; /* of log's busy, first_error and first_wrong */
 	struct worker workers[REPLAY_WORKERS_MAX];
 };
 

@@ -191,6 +191,13 @@ void report_path(const struct tutti_lane_info *i, char *text, size_t bytes)
 	         i->registered ? ", registered memory" : "", i->sgl ? "SGL" : "PRP", i->queue_depth);
 }
 
+void report_memory(const struct tutti_standin *s, const struct tutti_standin_worker *w, uint64_t bytes, char *text,
+                   size_t text_bytes)
+{
+	snprintf(text, text_bytes, "%s of %s%s%s", cli_size(bytes), tutti_standin_describe(s),
+	         w ? ", computed by " : "", w ? tutti_standin_worker_describe(w) : "");
+}
+
 void report_requests(FILE *f, const struct replay_log *log)
 {
 	fprintf(f, "%7s %8s %4s %8s %6s %6s %8s %8s %7s %7s %7s %6s\n", "request", "document", "turn", "tokens",
@@ -265,6 +272,8 @@ void report_lines(FILE *f, const struct report_sum *s, const struct replay_log *
 	        "%-14s %s checked byte for byte, %" PRIu64 " bytes differ; %" PRIu64 " damaged blocks, %" PRIu64
 	        " errors\n",
 	        "soundness", cli_size(s->checked_bytes), s->mismatched_bytes, s->failed_blocks, s->errors);
+	if (log->first_wrong[0])
+		fprintf(f, "%-14s %s\n", "first wrong", log->first_wrong);
 	if (log->first_error[0])
 		fprintf(f, "%-14s %s\n", "first error", log->first_error);
 	if (c)

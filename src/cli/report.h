@@ -31,6 +31,9 @@ json_t *report_lane_json(const struct tutti_lane_info *info, const struct tutti_
 void report_requests(FILE *f, const struct replay_log *log);
 /* "virt on threads, O_DIRECT, zero copy, SGL, 64 commands in flight" */
 void report_path(const struct tutti_lane_info *info, char *text, size_t bytes);
+/* "1GiB of host memory, computed by the calling thread"; standin NULL: by nobody. */
+void report_memory(const struct tutti_standin *s, const struct tutti_standin_worker *w, uint64_t bytes, char *text,
+                   size_t text_bytes);
 void report_lines(FILE *f, const struct report_sum *sum, const struct replay_log *log, const struct ceiling *c);
 /* The exit status that it comes to: a finding, or what the first error was. */
 int report_exit(const struct report_sum *sum, const struct replay_log *log);

@@ -8,7 +8,6 @@
 
 #include "cli/cli.h"
 #include "cli/replay.h"
-#include "cli/kvgen.h"
 
 #define LEASE_NS (600ull * 1000000000)  /* longer than any request takes */
 #define STEP_NS (60ull * 1000000000)    /* deadline of one wait */
@@ -21,6 +20,7 @@ struct chunk {
 	size_t store_first, store_count; /* of the missing: what was reserved */
 	struct tutti_plan *load, *store;
 	struct tutti_lease reservation;
+	int loads, computes; /* the plan was issued; bytes are computed */
 	int load_timed, store_timed, store_dropped;
 	uint64_t stored;
 };
@@ -51,38 +51,75 @@ static int make_keys(struct request *q, const struct trace_request *r)
 	return result;
 }
 
-/* ---- bytes ---- */
+/* ---- compute: what a GPU would do, and a GPU does where there is one ---- */
+
+/* Of the request; 0 is none. */
+static void note(struct request *q, int result, const char *doing)
+{
+	if (result)
+		replay_note_error(q->e, q->s, result, doing);
+}
+
+static int begin_batch(struct request *q, struct chunk *c)
+{
+	int result;
+
+	if (q->e->o.metadata_only)
+		return 0;
+	result = tutti_standin_begin(q->w->standin, q->w->keys + c->first, q->w->blocks, c->hits + c->missing);
+	c->computes = !result;
+	note(q, result, "beginning to compute");
+	return result;
+}
 
 static void check_layer(struct request *q, const struct chunk *c, uint32_t layer)
 {
-	struct replay *e = q->e;
-	uint64_t bytes = e->object_bytes, cpu = cli_thread_cpu_ns();
+	uint64_t cpu = cli_thread_cpu_ns();
 
-	for (size_t i = 0; i < c->hits; i++) {
-		uint64_t seed = kvgen_seed(&q->w->keys[c->first + i], layer);
-
-		if (tutti_plan_failed(c->load, i))
-			continue;
-		for (uint32_t o = 0; o < e->objects; o++)
-			q->s->mismatched_bytes +=
-			    kvgen_mismatches(seed, o * bytes, arena_at(&e->arena, layer, q->w->blocks[i], o), bytes);
-		q->s->checked_bytes += bytes * e->objects;
-	}
+	if (c->computes)
+		note(q, tutti_standin_check(q->w->standin, layer, 0, c->hits), "checking a layer");
 	q->s->compute_cpu_ns += cli_thread_cpu_ns() - cpu;
 }
 
 static void compute_layer(struct request *q, const struct chunk *c, uint32_t layer)
 {
-	struct replay *e = q->e;
-	uint64_t bytes = e->object_bytes, cpu = cli_thread_cpu_ns();
+	uint64_t cpu = cli_thread_cpu_ns();
 
-	for (size_t i = c->hits; i < c->hits + c->missing; i++) {
-		uint64_t seed = kvgen_seed(&q->w->keys[c->first + i], layer);
-
-		for (uint32_t o = 0; o < e->objects; o++)
-			kvgen_fill(seed, o * bytes, arena_at(&e->arena, layer, q->w->blocks[i], o), bytes);
-	}
+	if (c->computes)
+		note(q, tutti_standin_compute(q->w->standin, layer, c->hits, c->missing), "computing a layer");
 	q->s->compute_cpu_ns += cli_thread_cpu_ns() - cpu;
+}
+
+static void note_wrong(struct request *q, const struct chunk *c, size_t i, uint64_t wrong, uint64_t at)
+{
+	struct replay *e = q->e;
+	uint64_t layer_bytes = e->object_bytes * e->objects;
+
+	pthread_mutex_lock(&e->lock);
+	if (!e->log->first_wrong[0])
+		snprintf(e->log->first_wrong, sizeof(e->log->first_wrong),
+		         "document %u, turn %u: block %zu, %llu bytes of it, the first in layer %llu at byte %llu",
+		         q->s->document, q->s->turn, c->first + i, (unsigned long long)wrong,
+		         (unsigned long long)(at / layer_bytes), (unsigned long long)(at % layer_bytes));
+	pthread_mutex_unlock(&e->lock);
+}
+
+/* What the checks found, of blocks that came whole. */
+static void take_found(struct request *q, const struct chunk *c)
+{
+	struct replay *e = q->e;
+	uint64_t at;
+
+	for (size_t i = 0; i < c->hits; i++) {
+		uint64_t wrong = tutti_standin_wrong(q->w->standin, i, &at);
+
+		if (tutti_plan_failed(c->load, i))
+			continue;
+		q->s->checked_bytes += e->object_bytes * e->objects * e->layers;
+		q->s->mismatched_bytes += wrong;
+		if (wrong)
+			note_wrong(q, c, i, wrong, at);
+	}
 }
 
 /* ---- plans ---- */
@@ -107,8 +144,8 @@ static void open_load(struct request *q, struct chunk *c)
 			q->s->load_start_ns = cli_now_ns();
 		result = q->e->o.per_layer ? tutti_retrieve_layer(c->load, 0) : tutti_retrieve(c->load);
 	}
-	if (result)
-		replay_note_error(q->e, q->s, result, "retrieve");
+	c->loads = !result;
+	note(q, result, "retrieve");
 }
 
 /* No room, or a parent that was not kept: the blocks are used, but not kept. That is no fault. */
@@ -201,7 +238,7 @@ static int finish_chunk(struct request *q, struct chunk *c)
 	int result = 0, store_result = 0;
 
 	if (c->load) {
-		failed = count_failed(c->load, c->hits);
+		failed = c->loads ? count_failed(c->load, c->hits) : c->hits;
 		q->s->failed_blocks += (uint32_t)failed;
 		q->s->bytes_in += (c->hits - failed) * block_bytes;
 		result = finish_plan(q, c->load, &bad, 0);
@@ -229,26 +266,17 @@ static int finish_chunk(struct request *q, struct chunk *c)
 
 /* ---- layers ---- */
 
+/* The layers behind it are issued by now, all or one. */
 static void wait_layer(struct request *q, struct chunk *c, uint32_t layer)
 {
-	uint64_t t = cli_now_ns();
 	int result;
 
+	if (q->e->o.per_layer && layer + 1 < q->e->layers)
+		note(q, tutti_retrieve_layer(c->load, layer + 1), "retrieve a layer");
+	result = tutti_standin_wait_layer(q->w->standin, c->load, layer, cli_now_ns() + STEP_NS);
+	if (result != -EBADMSG && layer == 0)
+		note(q, result, "wait for a layer");
 	if (!c->load_timed && tutti_plan_poll(c->load) && (!q->e->o.per_layer || layer + 1 == q->e->layers))
-		end_load(q, c);
-	if (q->e->o.per_layer && layer + 1 < q->e->layers) {
-		result = tutti_retrieve_layer(c->load, layer + 1);
-		if (result)
-			replay_note_error(q->e, q->s, result, "retrieve a layer");
-	}
-	result = tutti_wait_layer(c->load, layer, t + STEP_NS);
-	t = cli_now_ns() - t;
-	q->s->layers++;
-	q->s->layers_waited += t > WAITED_NS;
-	q->s->wait_ns += t;
-	if (result && result != -EBADMSG && layer == 0)
-		replay_note_error(q->e, q->s, result, "wait for a layer");
-	if (layer + 1 == q->e->layers)
 		end_load(q, c);
 }
 
@@ -258,7 +286,7 @@ static void store_layer(struct request *q, struct chunk *c, uint32_t layer)
 	int result;
 
 	begin_store(q, c);
-	result = tutti_store_layer(c->store, layer);
+	result = tutti_standin_store_layer(q->w->standin, c->store, layer);
 	if (result == -EAGAIN)
 		c->store_dropped = 1; /* the bounded queue was full; the engine must not wait for it */
 	else if (result && result != -ECANCELED)
@@ -268,11 +296,53 @@ static void store_layer(struct request *q, struct chunk *c, uint32_t layer)
 		kill(getpid(), SIGKILL);
 }
 
+static void run_layers(struct request *q, struct chunk *c)
+{
+	for (uint32_t layer = 0; layer < q->e->layers; layer++) {
+		if (c->loads) {
+			wait_layer(q, c, layer);
+			check_layer(q, c, layer);
+		}
+		if (c->missing)
+			compute_layer(q, c, layer);
+		if (c->store)
+			store_layer(q, c, layer);
+	}
+}
+
+/* A GPU is behind: until its layers are loaded, and then computed. */
+static int end_layers(struct request *q, struct chunk *c)
+{
+	int result;
+
+	if (c->loads) {
+		/* Its result was noted, or is a block's. */
+		tutti_wait_layer(c->load, q->e->layers - 1, cli_now_ns() + STEP_NS);
+		end_load(q, c);
+	}
+	if (c->store)
+		begin_store(q, c);
+	if (!c->computes)
+		return 0;
+	result = tutti_standin_end(q->w->standin, cli_now_ns() + STEP_NS);
+	note(q, result, "computing");
+	for (uint32_t layer = 0; c->loads && !result && layer < q->e->layers; layer++) {
+		uint64_t ns = tutti_standin_waited_ns(q->w->standin, layer);
+
+		q->s->layers++;
+		q->s->layers_waited += ns > WAITED_NS;
+		q->s->wait_ns += ns;
+	}
+	if (c->loads && !result)
+		take_found(q, c);
+	return result;
+}
+
 static int run_chunk(struct request *q, size_t first, size_t n)
 {
 	struct replay *e = q->e;
 	struct chunk c = {.first = first};
-	int result = arena_take(&e->arena, n, cli_now_ns() + 2 * STEP_NS, q->w->blocks);
+	int result = arena_take(&e->arena, n, cli_now_ns() + 2 * STEP_NS, q->w->blocks), finished;
 
 	if (result) {
 		replay_note_error(e, q->s, result, "waiting for free KV blocks");
@@ -282,21 +352,17 @@ static int run_chunk(struct request *q, size_t first, size_t n)
 	c.hits = c.hits < n ? c.hits : n;
 	c.missing = n - c.hits;
 	q->s->chunks++;
+	result = begin_batch(q, &c);
+	if (result)
+		return result;
 	if (c.hits && !e->o.metadata_only)
 		open_load(q, &c);
 	if (c.missing)
 		open_store(q, &c);
-	for (uint32_t layer = 0; layer < e->layers; layer++) {
-		if (c.load) {
-			wait_layer(q, &c, layer);
-			check_layer(q, &c, layer);
-		}
-		if (c.missing && !e->o.metadata_only)
-			compute_layer(q, &c, layer);
-		if (c.store)
-			store_layer(q, &c, layer);
-	}
-	result = finish_chunk(q, &c);
+	run_layers(q, &c);
+	result = end_layers(q, &c);
+	finished = finish_chunk(q, &c);
+	result = result ? result : finished;
 	if (!result) /* else something may still write to them */
 		arena_give(&e->arena, n, q->w->blocks);
 	return result;

@@ -9,7 +9,6 @@
 #include "cli/arena.h"
 #include "cli/ceiling.h"
 #include "cli/cli.h"
-#include "cli/kvgen.h"
 #include "cli/pool.h"
 #include "cli/report.h"
 
@@ -66,6 +65,7 @@ struct bench {
 	struct tutti_store *store;
 	struct tutti_ns *ns;
 	struct tutti_lane *lane;
+	struct tutti_standin_worker *standin;
 	struct tutti_key *keys, digest;
 	uint64_t *blocks;
 	uint8_t *blob;
@@ -95,7 +95,9 @@ static int open_memory(struct bench *b)
 	                            .object_bytes = a->object_bytes,
 	                            .blocks = a->blocks,
 	                            .seed = 1,
-	                            .scattered = !a->in_order};
+	                            .scattered = !a->in_order,
+	                            .executor = (enum tutti_executor)a->executor,
+	                            .sms = (uint32_t)a->sms};
 	int result = arena_open(&b->arena, &shape);
 
 	b->doing = "making memory for the blocks";
@@ -108,7 +110,8 @@ static int open_memory(struct bench *b)
 	b->blocks = calloc(a->blocks, sizeof(*b->blocks));
 	b->blob = malloc(b->blob_bytes);
 	b->bytes = a->blocks * a->layers * a->objects * a->object_bytes;
-	return b->keys && b->blocks && b->blob ? arena_take(&b->arena, a->blocks, 0, b->blocks) : -ENOMEM;
+	result = b->keys && b->blocks && b->blob ? arena_take(&b->arena, a->blocks, 0, b->blocks) : -ENOMEM;
+	return result ? result : tutti_standin_worker_open(b->arena.standin, &b->arena.layout, a->blocks, &b->standin);
 }
 
 static int open_namespace(struct bench *b)
@@ -143,7 +146,7 @@ static int bench_open(struct bench *b, const char *const *paths)
 	so.n_paths = lo.n_paths = 1;
 	so.progress = cli_progress;
 	lo.controller = controller_of(b->a);
-	lo.executor = (enum tutti_executor)b->a->executor;
+	lo.executor = tutti_standin_executor(b->arena.standin);
 	if (lo.controller == TUTTI_CTRL_MODEL)
 		so.controller = TUTTI_CTRL_MODEL;
 	lo.sms = (uint32_t)b->a->sms;
@@ -170,8 +173,10 @@ static int bench_close(struct bench *b)
 	int removed = b->ns && b->a->pool && lane != -ENOTRECOVERABLE ? tutti_ns_remove(b->ns) : 0;
 	int store = b->store ? tutti_store_close(b->store) : 0;
 
-	if (lane != -ENOTRECOVERABLE)
+	if (lane != -ENOTRECOVERABLE) {
+		tutti_standin_worker_close(b->standin);
 		arena_close(&b->arena);
+	}
 	free(b->keys);
 	free(b->blocks);
 	free(b->blob);
@@ -180,19 +185,26 @@ static int bench_close(struct bench *b)
 
 /* ---- a round ---- */
 
-static void each_object(struct bench *b, int check)
+/* Writes all blocks, or checks them. */
+static int each_layer(struct bench *b, int check)
 {
-	for (uint32_t l = 0; l < b->arena.layout.layers; l++)
-		for (uint64_t i = 0; i < b->a->blocks; i++)
-			for (uint32_t o = 0; o < b->a->objects; o++) {
-				uint8_t *p = arena_at(&b->arena, l, b->blocks[i], o);
-				uint64_t seed = kvgen_seed(&b->keys[i], l), at = o * b->a->object_bytes;
+	int result = tutti_standin_begin(b->standin, b->keys, b->blocks, b->a->blocks), ended;
+	uint64_t first;
 
-				if (check)
-					b->mismatched += kvgen_mismatches(seed, at, p, b->a->object_bytes);
-				else
-					kvgen_fill(seed, at, p, b->a->object_bytes);
-			}
+	b->doing = check ? "checking" : "computing";
+	for (uint32_t l = 0; !result && l < b->a->layers; l++)
+		result = check ? tutti_standin_check(b->standin, l, 0, b->a->blocks)
+		               : tutti_standin_compute(b->standin, l, 0, b->a->blocks);
+	ended = tutti_standin_end(b->standin, cli_now_ns() + STEP_NS);
+	for (uint64_t i = 0; !result && !ended && check && i < b->a->blocks; i++) {
+		uint64_t wrong = tutti_standin_wrong(b->standin, i, &first);
+
+		if (wrong && !b->mismatched)
+			cli_warn("block %" PRIu64 ": %" PRIu64 " bytes differ, the first in layer %" PRIu64, i, wrong,
+			         first / (b->a->objects * b->a->object_bytes));
+		b->mismatched += wrong;
+	}
+	return result ? result : ended;
 }
 
 static int finish(struct bench *b, struct tutti_plan *p)
@@ -288,17 +300,16 @@ static int round_of(struct bench *b, unsigned i)
 		tokens[k] = k + (i + 1) * 0x01000000u;
 	result = tutti_keys(&b->digest, NULL, tokens, 1, NULL, b->a->blocks, b->keys);
 	free(tokens);
-	if (!result) {
-		each_object(b, 0);
+	if (!result)
+		result = each_layer(b, 0);
+	if (!result)
 		result = timed(b, store_all, &b->out[i]);
-	}
 	if (result || null) /* null: nothing was stored, so nothing can come back */
 		return result;
-	memset(b->arena.memory, 0, b->arena.memory_bytes);
-	result = timed(b, retrieve_all, &b->in[i]);
+	result = tutti_standin_clear(b->arena.standin);
 	if (!result)
-		each_object(b, 1);
-	return result;
+		result = timed(b, retrieve_all, &b->in[i]);
+	return result ? result : each_layer(b, 1);
 }
 
 /* ---- results ---- */
@@ -326,10 +337,11 @@ static struct figure median(const struct figure *f, uint64_t n)
 static void print_text(const struct bench *b, const struct ceiling *c)
 {
 	struct figure out = median(b->out, b->a->rounds), in = median(b->in, b->a->rounds);
-	char path[300];
+	char path[300], memory[240];
 
 	report_path(&b->info, path, sizeof(path));
-	printf("%-10s %s\n", "path", path);
+	report_memory(b->arena.standin, b->standin, b->bytes, memory, sizeof(memory));
+	printf("%-10s %s\n%-10s %s\n", "path", path, "KV memory", memory);
 	if (b->info.why[0] && controller_of(b->a) != TUTTI_CTRL_NULL)
 		printf("%-10s slower because %s\n", "", b->info.why);
 	printf("%-10s %" PRIu64 " blocks x %" PRIu64 " layers x %" PRIu64
@@ -353,6 +365,7 @@ static void print_text(const struct bench *b, const struct ceiling *c)
 static void print_json(const struct bench *b, const struct ceiling *c)
 {
 	struct figure out = median(b->out, b->a->rounds), in = median(b->in, b->a->rounds);
+	char memory[240];
 	json_t *o = json_pack("{s:o, s:o, s:o, s:o, s:o, s:b, s:{s:f, s:f}, s:o, s:o}", "object_bytes",
 	                      cli_json_u64(b->a->object_bytes), "layers", cli_json_u64(b->a->layers),
 	                      "objects_per_layer", cli_json_u64(b->a->objects), "blocks", cli_json_u64(b->a->blocks),
@@ -366,6 +379,8 @@ static void print_json(const struct bench *b, const struct ceiling *c)
 	json_object_set_new(o, "lane", report_lane_json(&b->info, &b->stats));
 	if (c->how[0])
 		json_object_set_new(o, "disk", report_ceiling_json(c));
+	report_memory(b->arena.standin, b->standin, b->bytes, memory, sizeof(memory));
+	json_object_set_new(o, "kv_memory", json_string(memory));
 	cli_print_json(o);
 }
 

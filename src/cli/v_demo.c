@@ -210,6 +210,34 @@ static int make_pool(struct demo *d)
 	return CLI_DONE;
 }
 
+/*
+ * Whether the executor that was asked for is there, before a pool is made. In a process of its own: CUDA, once begun
+ * here, would not work in the child that is killed.
+ */
+static int try_executor(struct demo *d)
+{
+	struct tutti_standin *s;
+	int status = 0, result;
+	pid_t pid;
+
+	if (d->a->executor != TUTTI_EXEC_CUDA)
+		return CLI_DONE;
+	fflush(NULL);
+	pid = fork();
+	if (pid < 0)
+		return cli_complain(d->call, CLI_RESOURCE, "no child process: %s", strerror(errno));
+	if (pid == 0) {
+		cli_remove_never();
+		result = tutti_standin_open(TUTTI_EXEC_CUDA, 1, 0, &s);
+		status = result ? cli_fail(d->call, result, "KV memory") : CLI_DONE;
+		fflush(NULL);
+		_exit(status);
+	}
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : CLI_RESOURCE;
+}
+
 /* ---- the child that is killed ---- */
 
 static uint64_t first_round_blocks(const struct demo *d)
@@ -401,6 +429,7 @@ static void print_table(const struct demo *d, const char *plot)
 	report_path(&log->lane_info, path, sizeof(path));
 	printf("\n%-14s llama3-8b, 32 layers: 64 objects a block\n", "geometry");
 	printf("%-14s %s%s%s\n", "path", path, log->lane_info.why[0] ? "; slower because " : "", log->lane_info.why);
+	printf("%-14s %s\n", "KV memory", log->memory);
 	printf("%-14s %s\n", "disk's own", d->ceiling.how);
 	if (above_disk(d))
 		printf("%-14s above 100 %%: the disk is shared and was slower while it was measured, or it is\n"
@@ -414,6 +443,9 @@ static void print_table(const struct demo *d, const char *plot)
 	for (int i = 0; i < PHASES; i++)
 		if (d->logs[i]->first_error[0])
 			printf("%-14s %s: %s\n", "error", phase_names[i], d->logs[i]->first_error);
+	for (int i = 0; i < PHASES; i++)
+		if (d->logs[i]->first_wrong[0])
+			printf("%-14s %s: %s\n", "wrong", phase_names[i], d->logs[i]->first_wrong);
 	printf("%-14s %.1f s, format %.1f s of it\n", "took", (double)(cli_now_ns() - d->start_ns) * 1e-9,
 	       (double)d->format_ns * 1e-9);
 	if (d->a->keep)
@@ -433,6 +465,7 @@ static void print_json(const struct demo *d, const char *plot)
 
 	json_object_set_new(o, "disk", report_ceiling_json(&d->ceiling));
 	json_object_set_new(o, "lane", report_lane_json(&d->logs[WARM]->lane_info, &d->logs[WARM]->lane_stats));
+	json_object_set_new(o, "kv_memory", json_string(d->logs[WARM]->memory));
 	json_object_set_new(o, "verified_bytes", cli_json_u64(d->total.checked_bytes));
 	json_object_set_new(o, "mismatched_bytes", cli_json_u64(d->total.mismatched_bytes));
 	cli_print_json(o);
@@ -486,6 +519,8 @@ static int run_demo(const struct cli_call *call)
 	struct demo d = {.call = call, .a = call->args, .start_ns = cli_now_ns(), .ceiling = {.fd = -1}};
 	int status = choose_sizes(&d);
 
+	if (!status)
+		status = try_executor(&d);
 	if (!status)
 		status = load_documents(&d);
 	if (!status)

@@ -209,6 +209,8 @@ static void print_text(const struct cli_call *call, const struct replay_opts *o,
 	       log->ns_info.slots, a->pool || a->keep ? "" : " (temporary)");
 	report_path(&log->lane_info, path, sizeof(path));
 	printf("%-14s %s\n", "path", path);
+	if (!o->metadata_only)
+		printf("%-14s %s\n", "KV memory", log->memory);
 	if (log->lane_info.why[0] && !o->metadata_only)
 		printf("%-14s %s\n", "slower because", log->lane_info.why);
 	report_lines(stdout, sum, log, c);
@@ -226,6 +228,10 @@ static void print_json(const struct cli_call *call, const struct replay_opts *o,
 	                         cli_json_u64(log->ns_info.evicted), "sum", report_sum_json(sum));
 
 	json_object_set_new(root, "lane", report_lane_json(&log->lane_info, &log->lane_stats));
+	if (!o->metadata_only)
+		json_object_set_new(root, "kv_memory", json_string(log->memory));
+	if (log->first_wrong[0])
+		json_object_set_new(root, "first_wrong", json_string(log->first_wrong));
 	if (c)
 		json_object_set_new(root, "disk", report_ceiling_json(c));
 	if (a->lines != 2)

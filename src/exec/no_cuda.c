@@ -7,10 +7,12 @@
 #if !defined(TUTTI_CUDA)
 
 #include "base/err.h"
+#include "exec/standin.h"
 
 static const char why[] = "this build has no CUDA (make cuda builds one)";
 
 const struct exec_ops *exec_cuda(void) { return NULL; }
+const struct standin_ops *standin_cuda(void) { return NULL; }
 
 int exec_cuda_probe(char *text, uint32_t text_bytes)
 {

@@ -1,6 +1,5 @@
 /* test_trace.c - traces to requests to tokens; and the bytes that stand for computed KV. */
 #include "check.h"
-#include "cli/kvgen.h"
 #include "cli/models.h"
 #include "cli/trace.h"
 
@@ -118,47 +117,6 @@ static void orders_keep_every_request(void)
 	trace_free(&t);
 }
 
-/* ---- the stand-in for compute ---- */
-
-static void bytes_are_a_function_of_key_layer_offset(void)
-{
-	uint8_t whole[1000], part[1000];
-	struct tutti_key key = {.b = {1, 2, 3}};
-	uint64_t seed = kvgen_seed(&key, 4), random = 1;
-
-	kvgen_fill(seed, 0, whole, sizeof(whole));
-	for (int i = 0; i < 2000; i++) { /* any split, any alignment: the same bytes */
-		size_t from = check_random(&random) % 900, n = check_random(&random) % 100,
-		       at = check_random(&random) % 16;
-
-		kvgen_fill(seed, from, part + at, n);
-		CHECK(memcmp(part + at, whole + from, n) == 0);
-		CHECK_EQ(kvgen_mismatches(seed, from, part + at, n), 0);
-	}
-	CHECK(kvgen_seed(&key, 5) != seed);
-	CHECK(kvgen_mismatches(kvgen_seed(&key, 5), 0, whole, sizeof(whole)) > 900);
-	CHECK(kvgen_mismatches(seed, 8, whole, sizeof(whole)) > 900); /* shifted by a word */
-}
-
-static void mismatches_are_counted_to_the_byte(void)
-{
-	static uint8_t bytes[3 * 4096 + 5];
-	uint64_t random = 2;
-
-	for (int i = 0; i < 200; i++) {
-		size_t offset = check_random(&random) % 64, flips = 1 + check_random(&random) % 5, done = 0;
-
-		kvgen_fill(9, offset, bytes, sizeof(bytes));
-		for (size_t at = 3; done < flips; at += 1 + check_random(&random) % 2000) {
-			if (at >= sizeof(bytes))
-				break;
-			bytes[at] ^= 0x40;
-			done++;
-		}
-		CHECK_EQ(kvgen_mismatches(9, offset, bytes, sizeof(bytes)), done);
-	}
-}
-
 static void models_by_name_and_by_hand(void)
 {
 	struct model m;
@@ -183,8 +141,6 @@ int main(void)
 	CHECK_RUN(broken_lines_are_named_and_leave_nothing);
 	CHECK_RUN(selection_takes_the_smallest);
 	CHECK_RUN(orders_keep_every_request);
-	CHECK_RUN(bytes_are_a_function_of_key_layer_offset);
-	CHECK_RUN(mismatches_are_counted_to_the_byte);
 	CHECK_RUN(models_by_name_and_by_hand);
 	return check_end();
 }

@@ -441,10 +441,12 @@ def test_executors():
         for e in ["auto", "host"]:
             x = run_json(verb, *args, "--executor", e)
             assert "host" in x["lane"]["executor"] and x["lane"]["controller"].startswith("virt"), x["lane"]
-            assert x["lane"]["executor"] in run(verb, *args, "--executor", e).stdout
-        # Without a GPU, or a build for one, or with KV memory that is not the GPU's: refused, never replaced.
-        r = subprocess.run([TUTTI, verb, *args, "--executor", "cuda"], capture_output=True, text=True, env=ENV)
-        assert r.returncode in (2, 3) and "executor cuda" in r.stderr, r
+            assert x["kv_memory"].endswith("of host memory, computed by the calling thread"), x["kv_memory"]
+            text = run(verb, *args, "--executor", e).stdout
+            assert x["lane"]["executor"] in text and "of host memory" in text
+        # Without a GPU, or a build for one: refused, never replaced.
+        fails(3, "executor cuda", "use executor host", args=[verb, *args, "--executor", "cuda"])
+    fails(3, "executor cuda", "use executor host", args=["demo", "--executor", "cuda"])
     fails(2, "auto|host|cuda", args=["demo", "--executor", "tpu"])
 
 
