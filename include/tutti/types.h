@@ -199,6 +199,9 @@ struct tutti_pool_info {
 	uint64_t damaged_records; /* at the last open: of namespaces and segments, lost with all their blocks */
 	uint64_t failed_syncs;    /* since it was opened; what they covered counts as unsynced until verified */
 	int sync_failing;      /* 1: the last one failed; it is tried again at growing intervals, a minute at most */
+	/* Since it was opened, of drives that know Dataset Management: segments that a clear left and the drive was
+	 * told to forget, and those where that failed (which costs nothing but the drive's wear). */
+	uint64_t deallocated_segments, failed_deallocations;
 };
 
 /* Counters of a lane since it was opened; a snapshot. */

@@ -1,7 +1,7 @@
 /*
- * background.c - the store's one thread: syncs commits after an interval, and writes free segments before they are
- * needed. Sleeps without a timer when there is neither. What fails is tried again: a sync after the interval, then
- * after twice as long, and so on; of segments the next one.
+ * background.c - the store's one thread: syncs commits after an interval, tells drives which segments a clear left, and
+ * writes free segments before they are needed. Sleeps without a timer when there is nothing to do. What fails is tried
+ * again: a sync after the interval, then after twice as long, and so on; of segments the next one.
  */
 #include <errno.h>
 #include <time.h>
@@ -109,6 +109,50 @@ static int prewrite_one(struct tutti_store *s)
 	return rc != -ECANCELED;
 }
 
+/* 0 too where no device of the extents can be told. */
+static int deallocate(struct tutti_store *s, const struct store_extent *e, uint32_t n)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < n && !rc; i++)
+		if (s->pool.info.ns[e[i].dev].deallocates)
+			rc = media_deallocate(s->background, e[i].dev, e[i].offset_bytes, e[i].bytes,
+			                      &s->prewrite_cancel);
+	return rc;
+}
+
+/*
+ * Tells the drives of one segment that was left. Called without the lock; while it works the segment is nobody's, so
+ * that no late deallocation can meet what a next owner wrote. Returns 1 if there may be more to do.
+ */
+static int deallocate_one(struct tutti_store *s)
+{
+	struct store_extent e[STORE_EXTENTS_MAX];
+	uint32_t segment, n = sizeof(e) / sizeof(e[0]);
+	int rc;
+
+	pthread_mutex_lock(&s->lock);
+	rc = store_deallocate_next(s->st, &segment, e, &n);
+	s->prewriting = rc == 0;
+	__atomic_store_n(&s->prewrite_cancel, s->stop, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&s->lock);
+	if (rc)
+		return 0;
+	rc = deallocate(s, e, n);
+	pthread_mutex_lock(&s->lock);
+	store_deallocate_done(s->st, segment, rc);
+	if (rc && rc != -ECANCELED && !s->deallocation_told) {
+		s->deallocation_told = 1;
+		log_warn("segment %u, which a clear left, could not be deallocated: %s. The drive keeps its old data; "
+		         "that costs wear, nothing else. Further ones are counted, not told",
+		         segment, err_text());
+	}
+	s->prewriting = 0;
+	pthread_cond_broadcast(&s->prewrite_end);
+	pthread_mutex_unlock(&s->lock);
+	return rc != -ENOTRECOVERABLE;
+}
+
 int background_yield(struct tutti_store *s)
 {
 	if (!s->prewriting)
@@ -139,6 +183,17 @@ static void prewrite_in_background(struct tutti_store *s)
 	s->prewrite_asked |= more;
 }
 
+static void deallocate_in_background(struct tutti_store *s)
+{
+	int more;
+
+	s->deallocate_asked = 0;
+	pthread_mutex_unlock(&s->lock);
+	more = deallocate_one(s);
+	pthread_mutex_lock(&s->lock);
+	s->deallocate_asked |= more;
+}
+
 static void *background(void *arg)
 {
 	struct tutti_store *s = arg;
@@ -150,6 +205,8 @@ static void *background(void *arg)
 		/* A sync that is due comes before writing ahead: there may be no end of segments to write. */
 		if (wanted && port_now_ns() >= s->sync_due_ns) {
 			sync_in_background(s);
+		} else if (s->deallocate_asked) {
+			deallocate_in_background(s);
 		} else if (s->prewrite_asked) {
 			prewrite_in_background(s);
 		} else if (wanted) {
@@ -180,11 +237,26 @@ void background_poke(struct tutti_store *s, int committed)
 		pthread_cond_signal(&s->wake);
 }
 
+void background_deallocate(struct tutti_store *s)
+{
+	for (uint32_t i = 0; i < s->pool.info.n_ns; i++)
+		s->deallocate_asked |= s->pool.info.ns[i].deallocates;
+	if (s->deallocate_asked)
+		pthread_cond_signal(&s->wake);
+}
+
 int background_start(struct tutti_store *s)
 {
 	int rc;
 
+	for (uint32_t d = 0; d < s->pool.info.n_ns; d++) {
+		uint64_t first, end;
+
+		store_data_range(s->st, d, &first, &end);
+		media_data_is(s->background, d, first, end);
+	}
 	s->prewrite_asked = s->prewrite_ahead != 0;
+	background_deallocate(s); /* of what an earlier opener had no time for */
 	rc = thread_start(&s->thread, background, s);
 	s->thread_started = rc == 0;
 	return rc ? err_set(rc, "the store's background thread could not be started; look at ulimit -u") : 0;

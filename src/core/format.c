@@ -189,6 +189,23 @@ static int prewrite(const struct work *w, struct media *m)
 	return 0;
 }
 
+/* A drive that was used before keeps what it held, and wears by moving it about, unless it is told. */
+static int deallocate(const struct work *w, struct media *m)
+{
+	for (uint32_t i = 0; i < w->o->n_paths; i++) {
+		int rc = 0;
+
+		media_data_is(m, i, 0, w->each);
+		if (w->pool.info.ns[i].deallocates)
+			rc = media_deallocate(m, i, 0, w->each, NULL);
+		if (rc == -ENOTRECOVERABLE)
+			return rc;
+		if (rc)
+			log_warn("%s keeps what it held until it is written over: %s", w->o->paths[i], err_text());
+	}
+	return 0;
+}
+
 static int open_pool(struct work *w)
 {
 	struct pool_opts po = {
@@ -227,6 +244,8 @@ static int write_pool(struct work *w)
 	struct media *m = NULL;
 	int rc = media_new(p->ops, p->ctrl, &p->info, &m);
 
+	if (!rc)
+		rc = deallocate(w, m);
 	if (!rc && w->o->prewrite == TUTTI_PREWRITE_ALL)
 		rc = prewrite(w, m);
 	if (!rc)

@@ -18,6 +18,7 @@
 
 #define CELLS 32u
 #define CELL_BYTES (256u << 10)
+#define DEALLOCATE_BYTES (1ull << 30) /* of one command */
 #define IO_DEADLINE_DEFAULT_NS 30000000000ull
 #define RESET_DEADLINE_NS 5000000000ull
 
@@ -45,6 +46,7 @@ struct media {
 	uint8_t *arena; /* CELLS buffers, then CELLS list pages */
 	uint64_t arena_bytes;
 	struct map map; /* of the arena */
+	uint64_t data_first[CTRL_NS_MAX], data_end[CTRL_NS_MAX];
 	uint32_t cell_bytes;
 	struct cell cell[CELLS];
 	uint32_t in_flight;
@@ -58,8 +60,28 @@ struct cursor {
 	uint32_t n, io;
 	uint64_t at;
 	int zero; /* writes zeros instead of io->data */
+	int deallocate; /* neither reads nor writes */
 };
 
+static void put_blocks(struct nvme_sqe *e, uint64_t lba, uint64_t blocks)
+{
+	e->cdw10 = (uint32_t)lba;
+	e->cdw11 = (uint32_t)(lba >> 32);
+	e->cdw12 = (uint32_t)blocks - 1;
+}
+
+/* One range, in the cell's buffer. Returns its bytes. */
+static uint64_t put_range(struct media *m, struct nvme_sqe *e, uint32_t id, uint64_t lba, uint64_t blocks)
+{
+	struct nvme_dsm_range r = {.blocks = (uint32_t)blocks, .slba = lba};
+
+	e->cdw10 = 0;
+	e->cdw11 = NVME_DSM_DEALLOCATE;
+	memcpy(m->arena + (size_t)id * m->cell_bytes, &r, sizeof(r));
+	return sizeof(r);
+}
+
+/* The one place where the store's commands are made, and their addresses checked. */
 static int post(struct media *m, uint32_t id, uint8_t opcode, uint32_t dev, uint64_t offset, uint64_t bytes)
 {
 	const struct ctrl_ns_info *ns = &m->info.ns[dev];
@@ -73,14 +95,18 @@ static int post(struct media *m, uint32_t id, uint8_t opcode, uint32_t dev, uint
 	e.cid = (uint16_t)id;
 	e.nsid = ns->nsid;
 	if (opcode != NVME_CMD_FLUSH) {
-		if (offset % ns->lba_bytes || bytes % ns->lba_bytes || bytes > ns->capacity_bytes ||
-		    offset > ns->capacity_bytes - bytes)
+		uint64_t first = opcode == NVME_CMD_DSM ? m->data_first[dev] : 0;
+		uint64_t end = opcode == NVME_CMD_DSM ? m->data_end[dev] : ns->capacity_bytes;
+
+		if (offset % ns->lba_bytes || bytes % ns->lba_bytes || offset < first || bytes > end ||
+		    offset > end - bytes)
 			return err_set(
 			    -ERANGE, "media: bytes %llu..%llu of device %u are outside of it or not whole blocks of %u",
 			    (unsigned long long)offset, (unsigned long long)(offset + bytes), dev, ns->lba_bytes);
-		e.cdw10 = (uint32_t)(offset / ns->lba_bytes);
-		e.cdw11 = (uint32_t)((offset / ns->lba_bytes) >> 32);
-		e.cdw12 = (uint32_t)(bytes / ns->lba_bytes) - 1;
+		if (opcode == NVME_CMD_DSM)
+			bytes = put_range(m, &e, id, offset / ns->lba_bytes, bytes / ns->lba_bytes);
+		else
+			put_blocks(&e, offset / ns->lba_bytes, bytes / ns->lba_bytes);
 		dev_dptr_begin(&d, &m->cell[id].list, m->info.sgl_max);
 		if (dev_add_memory(&view, &d, (uint64_t)(uintptr_t)m->arena + (uint64_t)id * m->cell_bytes, bytes,
 		                   &added) ||
@@ -110,6 +136,17 @@ static uint64_t to_boundary(const struct media *m, uint32_t dev, uint64_t offset
 	return boundary ? boundary - offset % boundary : UINT64_MAX;
 }
 
+/* Bytes of the next command. */
+static uint64_t piece(const struct media *m, const struct cursor *c)
+{
+	const struct store_io *io = &c->ios[c->io];
+	uint64_t left = io->bytes - c->at, most = c->deallocate ? DEALLOCATE_BYTES : m->cell_bytes, edge;
+
+	left = left < most ? left : most;
+	edge = c->deallocate ? UINT64_MAX : to_boundary(m, io->dev, io->offset_bytes + c->at);
+	return left < edge ? left : edge;
+}
+
 /* Fills free cells from the cursor. Returns how many commands were made. */
 static uint32_t fill(struct media *m, struct cursor *c)
 {
@@ -117,22 +154,21 @@ static uint32_t fill(struct media *m, struct cursor *c)
 
 	for (uint32_t i = 0; i < CELLS && c->io < c->n; i++) {
 		struct store_io *io = &c->ios[c->io];
-		uint64_t left = io->bytes - c->at, edge;
+		uint8_t opcode = io->write ? NVME_CMD_WRITE : NVME_CMD_READ;
 		int rc;
 
 		if (m->cell[i].io)
 			continue;
 		m->cell[i].io = io;
 		m->cell[i].at = c->at;
-		left = left < m->cell_bytes ? left : m->cell_bytes;
-		edge = to_boundary(m, io->dev, io->offset_bytes + c->at);
-		m->cell[i].bytes = left < edge ? left : edge;
-		if (io->write && !c->zero)
+		m->cell[i].bytes = piece(m, c);
+		if (c->deallocate)
+			opcode = NVME_CMD_DSM;
+		else if (io->write && !c->zero)
 			memcpy(m->arena + (size_t)i * m->cell_bytes, (const char *)io->data + c->at, m->cell[i].bytes);
 		else if (io->write)
 			memset(m->arena + (size_t)i * m->cell_bytes, 0, m->cell[i].bytes);
-		rc = post(m, i, io->write ? NVME_CMD_WRITE : NVME_CMD_READ, io->dev, io->offset_bytes + c->at,
-		          m->cell[i].bytes);
+		rc = post(m, i, opcode, io->dev, io->offset_bytes + c->at, m->cell[i].bytes);
 		if (rc) {
 			m->cell[i].io = NULL;
 			io->result = rc;
@@ -340,6 +376,30 @@ int media_zero(struct media *m, uint32_t dev, uint64_t offset_bytes, uint64_t by
 	if (!rc && io.result)
 		rc = err_set(io.result, "writing zeros at byte %llu of device %u failed: %s",
 		             (unsigned long long)offset_bytes, dev, err_name(io.result));
+	return rc ? rc : stop && __atomic_load_n(stop, __ATOMIC_RELAXED) ? -ECANCELED : 0;
+}
+
+void media_data_is(struct media *m, uint32_t dev, uint64_t first_byte, uint64_t end_byte)
+{
+	m->data_first[dev] = first_byte;
+	m->data_end[dev] = end_byte < m->info.ns[dev].capacity_bytes ? end_byte : m->info.ns[dev].capacity_bytes;
+}
+
+int media_deallocate(struct media *m, uint32_t dev, uint64_t offset_bytes, uint64_t bytes, const int *stop)
+{
+	struct store_io io = {.dev = dev, .write = 1, .offset_bytes = offset_bytes, .bytes = bytes};
+	struct cursor c = {.ios = &io, .n = 1, .deallocate = 1};
+	int rc;
+
+	if (!m->info.ns[dev].deallocates)
+		return err_set(-EOPNOTSUPP, "device %u knows no Dataset Management", dev);
+	pthread_mutex_lock(&m->lock);
+	rc = run(m, &c, stop);
+	rc = m->dead ? -ENOTRECOVERABLE : rc;
+	pthread_mutex_unlock(&m->lock);
+	if (!rc && io.result)
+		rc = err_set(io.result, "deallocating %llu bytes at byte %llu of device %u failed: %s",
+		             (unsigned long long)bytes, (unsigned long long)offset_bytes, dev, err_name(io.result));
 	return rc ? rc : stop && __atomic_load_n(stop, __ATOMIC_RELAXED) ? -ECANCELED : 0;
 }
 

@@ -18,5 +18,13 @@ const struct store_media *media_table(struct media *m);
 void media_use_deadline(uint64_t ns);
 /* Writes zeros over an extent, deep queue. *stop (may be NULL) not 0 ends it early with -ECANCELED. */
 int media_zero(struct media *m, uint32_t dev, uint64_t offset_bytes, uint64_t bytes, const int *stop);
+/* Extents of device `dev` may be deallocated between these bytes only. Nothing may, before. */
+void media_data_is(struct media *m, uint32_t dev, uint64_t first_byte, uint64_t end_byte);
+/*
+ * Tells the device that an extent holds nothing any more (Dataset Management, deallocate). -EOPNOTSUPP: it can't be
+ * told; -ERANGE: not all of it is data; another status or -errno: it failed, in part perhaps, and is over;
+ * -ENOTRECOVERABLE: the device may still do it. *stop as for media_zero.
+ */
+int media_deallocate(struct media *m, uint32_t dev, uint64_t offset_bytes, uint64_t bytes, const int *stop);
 
 #endif

@@ -249,6 +249,7 @@ int tutti_ns_clear(struct tutti_ns *ns)
 		return err_set(-EINVAL, "tutti_ns_clear: NULL");
 	pthread_mutex_lock(&ns->store->lock);
 	rc = store_ns_clear(ns->ns);
+	background_deallocate(ns->store);
 	pthread_mutex_unlock(&ns->store->lock);
 	return rc;
 }
@@ -263,6 +264,7 @@ int tutti_ns_remove(struct tutti_ns *ns)
 	rc = ns->ns ? store_ns_remove(ns->ns) : err_set(-EINVAL, "tutti_ns_remove: it is removed already");
 	if (!rc)
 		ns->ns = NULL;
+	background_deallocate(ns->store);
 	pthread_mutex_unlock(&ns->store->lock);
 	return rc;
 }

@@ -34,7 +34,9 @@ struct tutti_store {
 	uint32_t syncs_failed; /* in a row */
 	uint32_t prewrite_ahead;
 	int prewrite_asked;
-	int prewriting;              /* a segment, which nobody can have meanwhile */
+	int deallocate_asked; /* a clear left segments, and a device can be told */
+	int deallocation_told; /* of the first failure was told; the others are counted */
+	int prewriting;              /* or deallocating a segment, which nobody can have meanwhile */
 	int prewrite_cancel;         /* it is wanted, or the store closes. Atomic */
 	pthread_cond_t prewrite_end; /* of prewriting */
 	pthread_mutex_t sync_lock; /* one sync at a time */
@@ -53,5 +55,7 @@ void background_stop(struct tutti_store *s);
 int background_yield(struct tutti_store *s);
 /* Something was committed, or a segment may have been taken. Under the lock. */
 void background_poke(struct tutti_store *s, int committed);
+/* Segments may have been left. Under the lock. */
+void background_deallocate(struct tutti_store *s);
 
 #endif

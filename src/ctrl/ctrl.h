@@ -30,6 +30,8 @@ struct ctrl_ns_info {
 	int direct;                    /* 0: the file system has no O_DIRECT; I/O goes through the page cache */
 	uint32_t unit;                 /* whose queue pairs reach it */
 	uint32_t nsid;                 /* what commands call it */
+	/* Knows Dataset Management. 0 for files, also where holes could be punched: a pool's space stays reserved. */
+	int deallocates;
 };
 
 struct ctrl_info {

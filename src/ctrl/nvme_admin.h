@@ -91,6 +91,7 @@ struct nvme_fn {
 	uint32_t qps_max; /* what Set Features granted */
 	int sgl;
 	int volatile_cache;
+	int deallocates;
 	struct nvme_ns ns[NVME_NS_MAX];
 	uint32_t n_ns, n_ns_left; /* left: more than fit */
 	/* The admin queue: submission page, completion page, data page. */

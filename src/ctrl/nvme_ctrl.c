@@ -245,7 +245,8 @@ static int add_target(struct ctrl *c, const char *path)
 	                             .preferred_io_bytes = PREFERRED_BYTES,
 	                             .direct = 1,
 	                             .unit = unit,
-	                             .nsid = nsid};
+	                             .nsid = nsid,
+	                             .deallocates = f->deallocates};
 	if (ns->boundary_bytes >= PREFERRED_MIN && ns->boundary_bytes <= PREFERRED_MAX)
 		out->preferred_io_bytes = ns->boundary_bytes;
 	if (ns->boundary_bytes >= DEV_PAGE_BYTES && !(ns->boundary_bytes & (ns->boundary_bytes - 1)))

@@ -50,6 +50,7 @@ static int controller(struct nvme_fn *f)
 	f->mdts_bytes = id->mdts == 0 ? 0 : id->mdts < 19 ? 4096u << id->mdts : 1u << 31;
 	f->sgl = (id->sgls & 3) != 0; /* all our addresses and lengths are multiples of four */
 	f->volatile_cache = id->vwc & 1;
+	f->deallocates = (id->oncs & NVME_ONCS_DSM) != 0;
 	return 0;
 }
 

@@ -273,12 +273,15 @@ void store_ns_empty(struct store_ns *ns)
 		g->state = SEGMENT_FREE;
 		ns->s->all_taken = 0;
 		g->stamp = g->busy = 0;
+		g->left = 1;
 	}
 	store_ns_forget(ns);
 }
 
 int store_ns_clear(struct store_ns *ns)
 {
+	int r;
+
 	store_hold_sweep(ns->s, 1);
 	if (ns->n_leases || ns->n_reservations)
 		return err_set(
@@ -288,7 +291,12 @@ int store_ns_clear(struct store_ns *ns)
 	/* The segments' records bear the old generation, so on disk too they are free with this one write. */
 	ns->generation++;
 	store_ns_empty(ns);
-	return store_table_write_ns(ns);
+	r = store_table_write_ns(ns);
+	/* The disk may still say that the blocks are there: they must not be taken from under a later open. */
+	for (uint32_t i = 0; r && i < ns->s->n_segments; i++)
+		if (ns->s->segments[i].owner == ns->number)
+			ns->s->segments[i].left = 0;
+	return r;
 }
 
 int store_ns_remove(struct store_ns *ns)

@@ -1,5 +1,5 @@
 /*
- * segment.c - segments change hands: free -> a namespace, or from one namespace to another; and prewriting.
+ * segment.c - segments change hands: free -> a namespace, or from one namespace to another; prewriting, deallocating.
  *
  * A hand-out is durable before any slot of it is used: the record names the owner and the first sequence number valid
  * in it, so whatever headers lie there from before are void. A segment whose record could not be written is out of use
@@ -40,6 +40,7 @@ static int give(struct store_ns *ns, uint32_t segment)
 	g->first_sequence = s->next_sequence; /* of the reservation that is being made */
 	g->stamp = ns->clock;
 	g->busy = 0;
+	g->left = 0;
 	r = store_table_write_segment(s, segment);
 	if (r) {
 		g->state = SEGMENT_BAD;
@@ -199,7 +200,7 @@ int store_prewrite_next(struct store *s, uint32_t ahead, uint32_t *segment, stru
 	r = extents_of(s, i, extents, n_extents);
 	if (r)
 		return r;
-	s->segments[i].state = SEGMENT_PREWRITING;
+	s->segments[i].state = SEGMENT_LENT;
 	*segment = i;
 	return 0;
 }
@@ -208,7 +209,7 @@ int store_prewrite_done(struct store *s, uint32_t segment, int result)
 {
 	struct segment *g;
 
-	if (segment >= s->n_segments || s->segments[segment].state != SEGMENT_PREWRITING)
+	if (segment >= s->n_segments || s->segments[segment].state != SEGMENT_LENT)
 		return err_set(-EINVAL, "segment %u is not being prewritten", segment);
 	g = &s->segments[segment];
 	g->state = SEGMENT_FREE;
@@ -219,4 +220,44 @@ int store_prewrite_done(struct store *s, uint32_t segment, int result)
 	if (result && result != -ECANCELED)
 		g->prewrite_failed = 1; /* until the next open: the disk would fail again */
 	return result;
+}
+
+void store_data_range(const struct store *s, uint32_t dev, uint64_t *first_byte, uint64_t *end_byte)
+{
+	uint64_t parts = s->super.shared ? s->super.ranks : 1;
+
+	*first_byte = s->super.data_start_bytes[dev];
+	*end_byte = *first_byte + parts * s->n_segments * s->super.chunk_bytes;
+}
+
+int store_deallocate_next(struct store *s, uint32_t *segment, struct store_extent *extents, uint32_t *n_extents)
+{
+	uint32_t i = 0;
+	int r;
+
+	while (i < s->n_segments && (s->segments[i].state != SEGMENT_FREE || !s->segments[i].left))
+		i++;
+	if (i == s->n_segments)
+		return -ENOENT;
+	r = extents_of(s, i, extents, n_extents);
+	if (r)
+		return r;
+	s->segments[i].state = SEGMENT_LENT;
+	*segment = i;
+	return 0;
+}
+
+int store_deallocate_done(struct store *s, uint32_t segment, int result)
+{
+	struct segment *g;
+
+	if (segment >= s->n_segments || s->segments[segment].state != SEGMENT_LENT)
+		return err_set(-EINVAL, "segment %u is not being deallocated", segment);
+	g = &s->segments[segment];
+	g->left = 0; /* once: a medium that refused would refuse again, and one that is wanted is soon written */
+	g->state = result == -ENOTRECOVERABLE ? SEGMENT_BAD : SEGMENT_FREE;
+	s->all_taken = 0;
+	s->failed_deallocations += result && result != -ECANCELED;
+	s->deallocated_segments += !result;
+	return 0;
 }

@@ -98,12 +98,13 @@ struct store_ns {
 enum segment_state {
 	SEGMENT_FREE,
 	SEGMENT_OWNED,
-	SEGMENT_PREWRITING, /* free, and the caller writes to it */
+	SEGMENT_LENT, /* free, and the caller writes to it or deallocates it */
 	SEGMENT_BAD,        /* its record could not be written: not used until the next open */
 };
 
 struct segment {
 	uint8_t state, prewritten, prewrite_failed, copy, damaged;
+	uint8_t left; /* free: what lies in it is void by a durable record, and the medium may be told so */
 	uint32_t owner; /* number of the namespace */
 	uint32_t stamp; /* last use of any of its blocks, or of a descendant: the owner's clock */
 	uint32_t busy;  /* slots that are RESERVED, DEAD, ZOMBIE or pinned */
@@ -145,7 +146,7 @@ struct store {
 	uint64_t next_expiry_ns; /* no hold expires before */
 	uint64_t next_sequence;
 	uint32_t sync_no, synced, unsafe_low, unsafe_high; /* commits in (low, high]: their flush failed */
-	uint64_t failed_syncs;
+	uint64_t failed_syncs, deallocated_segments, failed_deallocations;
 	int dirty, was_clean, sync_failing;
 	uint64_t recovered_slots, recovered_orphans, recovered_bad, damaged_records;
 	uint64_t (*now_ns)(void *arg);

@@ -230,4 +230,6 @@ void store_info(struct store *s, struct tutti_pool_info *out)
 	out->damaged_records = s->damaged_records;
 	out->failed_syncs = s->failed_syncs;
 	out->sync_failing = s->sync_failing;
+	out->deallocated_segments = s->deallocated_segments;
+	out->failed_deallocations = s->failed_deallocations;
 }

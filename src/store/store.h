@@ -90,6 +90,16 @@ struct store_extent {
 int store_prewrite_next(struct store *s, uint32_t ahead, uint32_t *segment, struct store_extent *extents,
                         uint32_t *n_extents);
 int store_prewrite_done(struct store *s, uint32_t segment, int result);
+/*
+ * Deallocating, likewise: next() picks a free segment that blocks were in, and that the record which frees it, durably,
+ * has left (-ENOENT: none); the caller tells the medium that its extents hold nothing. Until done() the segment is
+ * nobody's; then it is free whatever the result (-ECANCELED: it was wanted), but for -ENOTRECOVERABLE, which says that
+ * the medium may still do it: the segment is out of use until the next open. One that is handed out first is not
+ * deallocated any more. All extents of segments lie in the data range of their device.
+ */
+void store_data_range(const struct store *s, uint32_t dev, uint64_t *first_byte, uint64_t *end_byte);
+int store_deallocate_next(struct store *s, uint32_t *segment, struct store_extent *extents, uint32_t *n_extents);
+int store_deallocate_done(struct store *s, uint32_t segment, int result);
 
 /* ---- keys ---- */
 

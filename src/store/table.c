@@ -134,7 +134,11 @@ static void segment_take(struct store *s, uint32_t number, const struct wire_seg
 	g->sequence = w->sequence;
 	g->prewritten = (w->flags & WIRE_SEGMENT_PREWRITTEN) != 0;
 	g->first_sequence = w->first_sequence;
-	if (w->owner >= STORE_NAMESPACES_MAX || !s->ns[w->owner] || s->ns[w->owner]->generation != w->generation)
+	if (w->owner >= STORE_NAMESPACES_MAX || !s->ns[w->owner])
+		return;
+	/* Cleared, by a record that counts, and not handed out since. */
+	g->left = s->ns[w->owner]->generation > w->generation;
+	if (s->ns[w->owner]->generation != w->generation)
 		return;
 	g->state = SEGMENT_OWNED;
 	g->owner = w->owner;

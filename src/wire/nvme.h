@@ -52,6 +52,15 @@ struct nvme_sqe {
 };
 NVME_ASSERT(sizeof(struct nvme_sqe) == 64, "submission queue entry");
 
+/* Dataset Management: CDW10 is the number of ranges, 0's based; CDW11 what is said of them (NVM 1.0, section 3.2.3). */
+struct nvme_dsm_range {
+	uint32_t attributes;
+	uint32_t blocks; /* not 0's based */
+	uint64_t slba;
+};
+NVME_ASSERT(sizeof(struct nvme_dsm_range) == 16, "range of Dataset Management");
+#define NVME_DSM_DEALLOCATE 4u
+
 struct nvme_cqe {
 	uint32_t dw0;
 	uint32_t dw1;

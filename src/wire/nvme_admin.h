@@ -71,7 +71,7 @@ struct nvme_id_ctrl {
 	uint8_t sqes, cqes; /* low four bits: log2 of the smallest entry */
 	uint16_t maxcmd;
 	uint32_t nn;   /* namespaces, at most */
-	uint16_t oncs; /* bit 2: dataset management */
+	uint16_t oncs; /* NVME_ONCS_DSM and others */
 	uint16_t fuses;
 	uint8_t fna;
 	uint8_t vwc; /* bit 0: there is a volatile write cache */
@@ -79,9 +79,11 @@ struct nvme_id_ctrl {
 	uint32_t sgls; /* bits 1:0: 0 no SGL, 1 any alignment, 2 four bytes */
 	uint8_t rsvd540[3556];
 };
+#define NVME_ONCS_DSM 4u /* Dataset Management */
 NVME_ASSERT(sizeof(struct nvme_id_ctrl) == 4096, "Identify controller");
 NVME_ASSERT(__builtin_offsetof(struct nvme_id_ctrl, mdts) == 77, "MDTS");
 NVME_ASSERT(__builtin_offsetof(struct nvme_id_ctrl, sqes) == 512, "SQES");
+NVME_ASSERT(__builtin_offsetof(struct nvme_id_ctrl, oncs) == 520, "ONCS");
 NVME_ASSERT(__builtin_offsetof(struct nvme_id_ctrl, vwc) == 525, "VWC");
 NVME_ASSERT(__builtin_offsetof(struct nvme_id_ctrl, sgls) == 536, "SGLS");
 

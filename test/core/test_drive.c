@@ -21,6 +21,7 @@
 #include "core/pool.h"
 #include "core/rig.h"
 #include "core/scratch.h"
+#include "core/store.h"
 #include "ctrl/nvme_ctrl.h"
 #include "ctrl/programs.h"
 #include "tutti/gio_uring.h"
@@ -151,6 +152,44 @@ static void through_bounce_buffers(void)
 	need_drives();
 	s.misalign = 1;
 	round_trip(s, 0);
+}
+
+/* A whole segment is cleared: the drive says yes, and gives zeros back (QEMU's does; the standard lets it). */
+static void told_what_is_left(void)
+{
+	struct rig_shape s = shape();
+	struct tutti_pool_info info;
+	struct tutti_key keys[N];
+	uint64_t from[N], end_ns, first, end;
+	uint8_t *page = aligned_alloc(PAGE, PAGE);
+	struct store_io io = {.bytes = PAGE, .data = page};
+	const struct store_media *m;
+	size_t stored;
+	struct rig r;
+
+	need_drives();
+	rig_up(&r, &s);
+	rig_keys(&r, 1, N, keys);
+	spread(from, 0);
+	CHECK_EQ(rig_store(&r, keys, N, from, &stored), 0);
+	store_data_range(r.store->st, 0, &first, &end);
+	m = media_table(r.store->media);
+	io.offset_bytes = first; /* a header of the first segment */
+	CHECK_EQ(m->io(m->self, &io, 1), 0);
+	CHECK(memcmp(page, page + 1, PAGE - 1) != 0);
+	CHECK_EQ(tutti_ns_clear(r.ns), 0);
+	for (end_ns = rig_now() + 10000 * MS; rig_now() < end_ns;) {
+		CHECK_EQ(tutti_store_info(r.store, &info), 0);
+		if (info.deallocated_segments + info.failed_deallocations)
+			break;
+		usleep(1000); /* between two looks at what another thread does */
+	}
+	CHECK(info.deallocated_segments > 0);
+	CHECK_EQ(info.failed_deallocations, 0);
+	CHECK_EQ(m->io(m->self, &io, 1), 0);
+	CHECK(page[0] == 0 && !memcmp(page, page + 1, PAGE - 1));
+	rig_down(&r);
+	free(page);
 }
 
 static void four_sms(void)
@@ -567,6 +606,7 @@ static void core(void)
 	CHECK_RUN(with_prp);
 	CHECK_RUN(through_bounce_buffers);
 	CHECK_RUN(errors_keep_their_status);
+	CHECK_RUN(told_what_is_left);
 	CHECK_RUN(random_programs);
 	CHECK_RUN(bad_sector);
 	CHECK_RUN(let_go);

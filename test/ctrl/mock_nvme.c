@@ -28,6 +28,7 @@ struct queue {
 };
 
 #define PIECES 128u
+#define DIRTY 65536u
 
 /* Where a transfer's bytes go, as the lists said when the command was fetched. */
 struct piece {
@@ -40,6 +41,8 @@ struct held {
 	struct piece piece[PIECES];
 	uint32_t n_pieces;
 	int used, after_reset, data_only;
+	uint8_t *gone; /* what a deallocation empties, when it completes */
+	uint64_t gone_bytes;
 	uint32_t qid, cq, size, place, phase;
 	uint64_t due_ns, cq_dma;
 	struct nvme_cqe cqe;
@@ -64,7 +67,11 @@ struct mock {
 	struct held held[HELD];
 	struct script script[SCRIPTS];
 	uint32_t n_scripts;
-	uint8_t *medium;
+	uint8_t *medium, *durable; /* durable: NULL, or its copy without what was not flushed */
+	struct piece dirty[DIRTY];
+	uint32_t n_dirty;
+	void (*on_deallocation)(void *arg);
+	void *on_deallocation_arg;
 	int eventfd[NVME_VECTORS_MAX];
 	uint32_t n_eventfds;
 	struct mock_counts n;
@@ -128,9 +135,21 @@ static void place(struct mock *m, struct held *h)
 	}
 }
 
+/* The worst that a drive may do: at once, and past its cache. */
+static void deallocate(struct mock *m, const struct held *h)
+{
+	memset(h->gone, 0, h->gone_bytes);
+	if (m->durable)
+		memset(m->durable + (h->gone - m->medium), 0, h->gone_bytes);
+}
+
 static void complete_now(struct mock *m, struct held *h)
 {
 	uint16_t cid = NVME_CID(h->cqe.cid_status);
+
+	if (h->gone)
+		deallocate(m, h);
+	h->gone = NULL;
 
 	place(m, h);
 	m->sq[h->qid].busy[cid / 8] &= (uint8_t) ~(1u << cid % 8);
@@ -276,6 +295,36 @@ static uint32_t walk_sgl(struct walk *w, struct nvme_sgl d)
 	return status ? status : w->left ? NVME_SC_SGL_LENGTH : 0;
 }
 
+/* The only range of the command, for h to empty. */
+static int io_deallocate(struct mock *m, const struct nvme_sqe *e, struct held *h)
+{
+	struct nvme_dsm_range range;
+	uint8_t *from = reach(m, e->dptr.prp.prp1, sizeof(range)); /* an SGL's data block has its address there too */
+
+	if (!m->o.dsm || !(e->cdw11 & NVME_DSM_DEALLOCATE) || e->cdw10)
+		return m->o.dsm ? NVME_SC_INVALID_FIELD : NVME_SC_INVALID_OPCODE;
+	if (!from)
+		return NVME_SC_DATA_TRANSFER;
+	memcpy(&range, from, sizeof(range));
+	if (range.slba + range.blocks > m->o.ns_bytes / m->o.lba_bytes)
+		return NVME_SC_LBA_RANGE;
+	if (m->on_deallocation)
+		m->on_deallocation(m->on_deallocation_arg);
+	h->gone = m->medium + (e->nsid - 1) * m->o.ns_bytes + range.slba * m->o.lba_bytes;
+	h->gone_bytes = (uint64_t)range.blocks * m->o.lba_bytes;
+	m->n.deallocations++;
+	m->n.deallocated_bytes += h->gone_bytes;
+	return 0;
+}
+
+static void io_flush(struct mock *m)
+{
+	m->n.flushes++;
+	for (uint32_t i = 0; i < m->n_dirty && m->durable; i++)
+		memcpy(m->durable + (m->dirty[i].medium - m->medium), m->dirty[i].medium, m->dirty[i].bytes);
+	m->n_dirty = 0;
+}
+
 static int io_transfer(struct mock *m, const struct nvme_sqe *e, struct held *later)
 {
 	uint64_t lba = e->cdw10 | (uint64_t)e->cdw11 << 32, blocks = (e->cdw12 & 0xffff) + 1;
@@ -284,7 +333,7 @@ static int io_transfer(struct mock *m, const struct nvme_sqe *e, struct held *la
 	if (e->nsid - 1 >= m->o.n_ns)
 		return NVME_SC_INVALID_NS;
 	if (e->opcode == NVME_CMD_FLUSH) {
-		m->n.flushes++;
+		io_flush(m);
 		return 0;
 	}
 	if (e->opcode != NVME_CMD_READ && e->opcode != NVME_CMD_WRITE)
@@ -298,6 +347,11 @@ static int io_transfer(struct mock *m, const struct nvme_sqe *e, struct held *la
 		m->n.crossed += lba * m->o.lba_bytes / m->o.boundary_bytes !=
 		                ((lba + blocks) * m->o.lba_bytes - 1) / m->o.boundary_bytes;
 	w.medium = m->medium + (e->nsid - 1) * m->o.ns_bytes + lba * m->o.lba_bytes;
+	if (m->durable && e->opcode == NVME_CMD_WRITE) {
+		if (m->n_dirty == DIRTY)
+			abort();
+		m->dirty[m->n_dirty++] = (struct piece){.medium = w.medium, .bytes = w.left};
+	}
 	m->n.reads += e->opcode == NVME_CMD_READ;
 	m->n.writes += e->opcode == NVME_CMD_WRITE;
 	if (e->flags >> 6 == NVME_PSDT_PRP)
@@ -325,6 +379,7 @@ static uint32_t identify(struct mock *m, const struct nvme_sqe *e)
 		c->cqes = 0x44;
 		c->nn = m->o.n_ns;
 		c->vwc = m->o.volatile_cache != 0;
+		c->oncs = m->o.dsm ? NVME_ONCS_DSM : 0;
 		c->sgls = m->o.no_sgl ? 0 : 1;
 	} else if (e->cdw10 == NVME_CNS_NAMESPACE && e->nsid && e->nsid <= m->o.n_ns) {
 		n->nsze = n->ncap = m->o.ns_bytes / m->o.lba_bytes;
@@ -457,7 +512,9 @@ static void execute(struct mock *m, uint32_t qid, const struct nvme_sqe *e)
 		status = (uint32_t)io_transfer(m, e, &h);
 		hold(m, &h, s->arg);
 		h.data_only = 0;
-	} else if (qid)
+	} else if (qid && e->opcode == NVME_CMD_DSM && e->nsid - 1 < m->o.n_ns)
+		status = (uint32_t)io_deallocate(m, e, &h);
+	else if (qid)
 		status = (uint32_t)io_transfer(m, e, NULL);
 	else
 		status = admin(m, e, &h.cqe.dw0);
@@ -764,6 +821,7 @@ struct mock *mock_new(const struct mock_opts *o)
 	m->o.mqes = o->mqes ? o->mqes : 1024;
 	m->o.serial = o->serial ? o->serial : "MOCK0001";
 	m->medium = calloc(m->o.n_ns, m->o.ns_bytes);
+	m->durable = o->durable ? calloc(m->o.n_ns, m->o.ns_bytes) : NULL;
 	m->bar = aligned_alloc(4096, BAR_BYTES);
 	memset(m->bar, 0, BAR_BYTES);
 	cap = (m->o.mqes - 1) | 1u << 16 | (uint64_t)m->o.to_500ms << 24 | (uint64_t)m->o.dstrd << 32 | 1ull << 37;
@@ -788,6 +846,7 @@ void mock_free(struct mock *m)
 			alive[k] = NULL;
 	pthread_mutex_destroy(&m->lock);
 	free(m->medium);
+	free(m->durable);
 	free(m->bar);
 	free(m);
 }
@@ -855,5 +914,15 @@ uint64_t mock_mapped_bytes(struct mock *m)
 	pthread_mutex_unlock(&m->lock);
 	return bytes;
 }
+
+void mock_on_deallocation(struct mock *m, void (*fn)(void *arg), void *arg)
+{
+	pthread_mutex_lock(&m->lock);
+	m->on_deallocation = fn;
+	m->on_deallocation_arg = arg;
+	pthread_mutex_unlock(&m->lock);
+}
+
+const uint8_t *mock_power_cut(const struct mock *m) { return m->durable; }
 
 uint8_t *mock_medium(struct mock *m, uint32_t nsid) { return m->medium + (nsid - 1) * m->o.ns_bytes; }

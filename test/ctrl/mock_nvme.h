@@ -11,7 +11,7 @@
 #include "ctrl/nvme_ctrl.h"
 
 enum mock_deed {
-	MOCK_LATE = 1,     /* the completion comes arg ms later */
+	MOCK_LATE = 1,     /* the completion comes arg ms later; so does what a deallocation does */
 	MOCK_LOST,         /* it never comes */
 	MOCK_TWICE,        /* it comes twice */
 	MOCK_WRONG_PHASE,  /* with the phase bit of the round before: nobody can see it */
@@ -30,7 +30,8 @@ struct mock_opts {
 	uint64_t ns_bytes;
 	uint32_t queues, mqes, vectors;
 	uint32_t dstrd;
-	int no_sgl, no_reset, volatile_cache;
+	int no_sgl, no_reset, volatile_cache, dsm;
+	int durable; /* keeps, beside the medium, what a power loss would leave: mock_power_cut */
 	uint32_t run_bytes; /* it sees mapped memory in runs of this many bytes, each elsewhere; 0: as one */
 	uint32_t to_500ms;
 	int never_ready;
@@ -40,6 +41,7 @@ struct mock_opts {
 struct mock;
 struct mock_counts {
 	uint64_t commands, reads, writes, flushes, interrupts, resets, enables;
+	uint64_t deallocations, deallocated_bytes;
 	uint64_t dma_faults;     /* it was told an address that is not mapped */
 	uint64_t denied;         /* it wanted to write while bus mastering was off */
 	uint64_t double_ids;     /* a command id was used while a command of that id was in flight */
@@ -59,6 +61,10 @@ void mock_settle(struct mock *m);
 uint32_t mock_pending(struct mock *m); /* deeds that nothing met yet */
 struct mock_counts mock_count(struct mock *m);
 uint64_t mock_mapped_bytes(struct mock *m);
+/* Called at each deallocation, before anything of it is done, under the mock's lock. */
+void mock_on_deallocation(struct mock *m, void (*fn)(void *arg), void *arg);
+/* What a power loss would leave of all namespaces: flushed writes, deallocations. In mock_on_deallocation's fn. */
+const uint8_t *mock_power_cut(const struct mock *m);
 uint8_t *mock_medium(struct mock *m, uint32_t nsid);
 /* nvme_claim_fn: "0000:00:0N.0" is the N'th mock that is alive. Closing the transport frees nothing of the mock. */
 int mock_claim(void *arg, const char *function, struct nvme_transport *out);

@@ -37,7 +37,7 @@ static struct store *store;
 static struct space spaces[2];
 static uint32_t ranks;
 static enum phase phase;
-static uint64_t points, images, right, missed;
+static uint64_t points, images, right, missed, deallocated;
 static int inside; /* a check is running: its own writes are not points */
 
 static struct tutti_key key_of(const struct space *p, int i) { return lane_key(p->base + (uint64_t)i); }
@@ -343,6 +343,31 @@ static void clear(struct space *p)
 		p->key[k] = (struct known){.cleared = 1};
 }
 
+/*
+ * All segments that a clear left, and a device did it at once, past its cache: the worst. What a crash leaves then must
+ * be as right as before.
+ */
+static void deallocate(void)
+{
+	struct store_extent e[STORE_EXTENTS_MAX];
+	uint32_t segment, n = STORE_EXTENTS_MAX;
+
+	for (; !store_deallocate_next(store, &segment, e, &n); n = STORE_EXTENTS_MAX) {
+		for (uint32_t i = 0; i < n; i++) {
+			memset(ram.mem[e[i].dev] + e[i].offset_bytes, 0, e[i].bytes);
+			memset(ram.disk[e[i].dev] + e[i].offset_bytes, 0, e[i].bytes);
+		}
+		deallocated++;
+		inside = 1;
+		for (uint32_t subset = 0; subset < 1u << ram_open_writes(&ram); subset++) {
+			ram_crash(&ram, &scratch, subset, 1);
+			check_image(subset == (1u << ram_open_writes(&ram)) - 1);
+		}
+		inside = 0;
+		CHECK_EQ(store_deallocate_done(store, segment, 0), 0);
+	}
+}
+
 static void prewrite(void)
 {
 	struct store_extent e[STORE_EXTENTS_MAX];
@@ -365,7 +390,7 @@ static void scenario(uint32_t n_dev, uint32_t n_ranks, uint64_t pool, int chains
 	    .ranks = n_ranks, .bytes = pool, .segment_bytes = 65536ull * n_dev * parts, .uuid = {5}};
 
 	ranks = n_ranks;
-	points = images = right = missed = 0;
+	points = images = right = missed = deallocated = 0;
 	inside = 0;
 	store = NULL;
 	memset(spaces, 0, sizeof(spaces));
@@ -399,11 +424,19 @@ static void scenario(uint32_t n_dev, uint32_t n_ranks, uint64_t pool, int chains
 		put(&spaces[i % 2], 200 + i * 4, 3, LANE_ALL);
 	reopen(1, 2);
 	clear(&spaces[0]);
+	deallocate();
 	put(&spaces[0], 0, 4, LANE_ALL);
 	put(&spaces[1], 250, 4, LANE_ALL);
 	reopen(0, 2);
 	put(&spaces[0], 8, 3, LANE_ALL);
+	clear(&spaces[0]);
+	reopen(0, 2); /* before any of it was deallocated: this open finds it */
+	deallocate();
+	put(&spaces[0], 0, 4, LANE_ALL);
+	put(&spaces[1], 280, 4, LANE_ALL);
+	deallocate();
 	reopen(1, 2);
+	CHECK(deallocated > 1);
 	printf("# %u devices, %u ranks: %llu writes, %llu crashes; blocks found right %llu, refused %llu\n", n_dev,
 	       ranks, (unsigned long long)points, (unsigned long long)images, (unsigned long long)right,
 	       (unsigned long long)missed);
