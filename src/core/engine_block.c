@@ -30,7 +30,10 @@ static int add_run(void *arg, uint64_t va, uint64_t bytes, uint64_t dma)
 
 int engine_map_memory(struct engine *e, void *va, uint64_t bytes, int *registered)
 {
-	return ctrl_mem_map_runs(e->o.ctrl_ops, e->o.ctrl, va, bytes, registered, add_run, &e->map);
+	int rc = ctrl_mem_map_runs(e->o.ctrl_ops, e->o.ctrl, va, bytes, registered, add_run, &e->map);
+
+	map_fit(&e->map);
+	return rc;
 }
 
 static int block_memory(struct engine *e, struct engine_block *b, uint32_t n_lists)

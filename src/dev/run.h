@@ -149,32 +149,27 @@ PORT_FN int dev_add_memory(const struct wire_map *m, struct dev_dptr *d, uint64_
 	uint32_t lo = 0, hi = m->n;
 
 	*added = 0;
-	while (lo < hi) { /* last region that starts at or before va */
+	while (lo < hi) { /* the number of entries that start at or before va */
 		uint32_t mid = (lo + hi) / 2;
 
-		if (m->regions[mid].va <= va)
+		if (m->runs[mid].va <= va)
 			lo = mid + 1;
 		else
 			hi = mid;
 	}
 	for (; bytes; lo++) {
-		const struct wire_region *r;
-		uint64_t in, len;
+		const struct wire_run *r = lo ? &m->runs[lo - 1] : 0;
+		uint64_t len;
 
-		if (!lo)
+		if (!r || r->dma == WIRE_MAP_HOLE)
 			return -14;
-		r = &m->regions[lo - 1];
-		in = va - r->va;
-		if (va < r->va || in >= r->bytes)
-			return -14;
-		len = r->bytes - in < bytes ? r->bytes - in : bytes;
-		if (dev_dptr_add(d, r->dma + in, len))
+		len = m->runs[lo].va - va; /* behind a run there is always another entry */
+		len = len < bytes ? len : bytes;
+		if (dev_dptr_add(d, r->dma + (va - r->va), len))
 			return 0;
 		*added += len;
 		va += len;
 		bytes -= len;
-		if (bytes && lo == m->n)
-			return -14;
 	}
 	return 0;
 }

@@ -1,7 +1,8 @@
 /*
  * map.h - the P2P map, host side: built once per registered region, read by device code for the life of a lane.
  *
- * 60 GB of memory behind one DMA address is one entry; only memory that a controller sees in pieces costs more.
+ * 60 GB of memory behind one DMA address is one run; only memory that a controller sees in pieces costs more: 16
+ * bytes a piece.
  * Not thread-safe: core builds it before the first kernel, under its lock.
  */
 #ifndef TUTTI_MAP_MAP_H
@@ -12,7 +13,7 @@
 #include <stddef.h>
 
 struct map {
-	struct wire_region *regions; /* sorted by va */
+	struct wire_run *runs; /* as wire/map.h says */
 	uint32_t n;
 	uint32_t room;
 };
@@ -22,6 +23,8 @@ void map_free(struct map *m);
 /* Adds a run, merging it with its neighbours where va and dma both continue. -EEXIST: overlaps; -ENOMEM; -EINVAL:
  * empty, wraps. */
 int map_insert(struct map *m, uint64_t va, uint64_t bytes, uint64_t dma);
+/* Gives back the room that more runs would have taken: after the last of many. A map that can't stays as it is. */
+void map_fit(struct map *m);
 /* The address at which the controller finds [va, va + bytes), if that is one run. -EFAULT: it isn't. */
 int map_find(const struct map *m, uint64_t va, uint64_t bytes, uint64_t *dma);
 /* Bytes of RAM that the map holds. */
