@@ -176,6 +176,7 @@ class FakeLane:
     def __init__(self, random, memory, rank=0, faults=0.0):
         self.random, self.memory, self.rank, self.faults = random, memory, rank, faults
         self.plans = 0
+        self.break_once = None  # which block of the next load is damaged, whatever the chances
 
     def plan(self, blob, blocks):
         if self.random.random() < self.faults:
@@ -211,8 +212,11 @@ class FakePlan:
         if self.done:
             return
         self.done = True
+        broken = None
+        if self.op == "load":
+            broken, self.lane.break_once = self.lane.break_once, None
         for i, block in enumerate(self.blocks):
-            fault = self.lane.random.random() < self.lane.faults
+            fault = self.lane.random.random() < self.lane.faults or i == broken
             if self.op == "store":
                 whole = self.issued == self.layers and not fault
                 self.results[i] = b"".join(bytes(m[block]) for m in self.lane.memory) if whole else None

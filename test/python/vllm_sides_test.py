@@ -5,12 +5,17 @@ faults, lose a block.
 """
 import os
 import random
+import sys
+import types
 
 import pytest
 from fake_engine import LAYERS, SIZE, TOKEN_BYTES, Engine, Request, Variant, block_bytes
 from fake_store import FakeLane, FakeNamespace, split
+from tutti.vllm.breakeven import Rates
 from tutti.vllm.keys import Chain
 from tutti.vllm.options import Options
+from tutti.vllm.scheduler import Scheduler
+from tutti.vllm.worker import Worker
 
 HISTORIES = int(os.environ.get("TUTTI_HISTORIES", "25"))
 
@@ -135,3 +140,70 @@ def test_min_prefix_and_clear():
     assert engine.scheduler.counts["hit_blocks"] == 8
     assert engine.scheduler.clear() is False or not engine.scheduler.busy
     engine.drain()
+
+
+@pytest.mark.parametrize("mode", ["async", "layerwise"])
+@pytest.mark.parametrize("answer", [1, 2, 9])
+@pytest.mark.parametrize("budget", [6, 64])
+def test_what_was_damaged_is_stored_again(mode, answer, budget):
+    """Blocks behind a damaged one leave the pool; computed anew, they come back."""
+    for seed in range(HISTORIES):
+        r = random.Random(seed)
+        ns, lanes, engine = make(r, slots=500, blocks=100, mode=mode)
+        engine.budget, engine.variant.apc = budget, seed % 2 == 1
+        engine.add(Request("first", list(range(30)), answer))
+        engine.drain()
+        engine.cached.clear(), engine.hash_of.clear()
+        sound, broken = set(ns.blocks), r.randrange(30 // SIZE)
+        lanes[0].break_once = broken
+        engine.add(Request("again", list(range(30)), answer))
+        engine.drain()
+        assert engine.recomputed == 1 and engine.scheduler.counts["failed_blocks"] == 1
+        assert set(ns.blocks) == sound, f"{len(sound - set(ns.blocks))} of {len(sound)} are lost, {vars(engine.variant)}"
+
+
+def steps_taken(n):
+    """Steps of the interpreter in an engine step in which n requests decode and nothing is due."""
+    ns = FakeNamespace(random.Random(1), 100, block_tokens=1000)
+    scheduler = Scheduler(ns, Options(pool=("",)), 1, Rates(1000, 1))
+    worker = Worker(lambda digest: (FakeLane(None, []), ""), 0, LAYERS, 1)
+    requests = [Request(f"q{i}", [1, 2, 3], 30) for i in range(n)]
+    ids, count = [q.request_id for q in requests], 0
+    for q in requests:
+        q.num_computed_tokens = 2
+        scheduler.allocated(q, [0], 0)
+
+    def out(new, cached, given):
+        return types.SimpleNamespace(
+            scheduled_new_reqs=[types.SimpleNamespace(req_id=i, block_ids=([0],), num_computed_tokens=2) for i in new],
+            scheduled_cached_reqs=types.SimpleNamespace(req_ids=cached, resumed_req_ids=set(), new_block_ids=given,
+                                                        num_computed_tokens=[3] * len(cached)),
+            num_scheduled_tokens=dict.fromkeys(ids, 1), total_num_scheduled_tokens=n)
+
+    def whole(out):
+        step = scheduler.build(out)
+        worker.begin(step), worker.start(), worker.end(), worker.poll(), worker.errors()
+        return step, worker.report()
+
+    scheduler.update(whole(out(ids, [], []))[1])
+    idle = out([], ids, [None] * n)
+    for _ in range(3):  # until each request was looked at, and is due no more for a long time
+        whole(idle)
+
+    def trace(frame, event, arg):
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        step, report = whole(idle)
+    finally:
+        sys.settrace(None)
+    assert report is None and not (step.loads or step.saves or step.fences or step.open)
+    return count
+
+
+def test_an_idle_step_costs_the_same_for_any_number_of_requests():
+    assert 0 < steps_taken(1) == steps_taken(120)

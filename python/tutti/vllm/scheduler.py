@@ -149,8 +149,8 @@ class Scheduler:
         lease, got = None, 0
         try:
             got, lease = self._ns.lookup(track.chain.upto(here + n), self._lease_s())
-            got = max(0, min(n, got - here))
-            blob = self._ns.plan_blob(lease, here, got) if got else None
+            got = n if got >= here + n else 0  # what was promised, or nothing of it
+            blob = self._ns.plan_blob(lease, here, n) if got else None
         except TuttiError:
             got, blob = 0, None
         plan = self._take_flight(Flight(lease, track, here, mine, True))
@@ -207,6 +207,8 @@ class Scheduler:
         for new in out.scheduled_new_reqs:
             written += self._replace(new.req_id, new.block_ids[0], new.num_computed_tokens)
         cached = out.scheduled_cached_reqs
+        if cached.new_block_ids.count(None) == len(cached.new_block_ids):
+            return written  # of hundreds that decode, most get no block in most steps
         for i, ids in enumerate(cached.new_block_ids):
             if ids is None:
                 continue
@@ -352,7 +354,8 @@ class Scheduler:
             except TuttiError:  # its lease has expired, or a clear came between: nothing is published
                 flight.failed = max(flight.failed, 1)
         if flight.load and self._layerwise and flight.track is not None and flight.failed:
-            self._spread(flight)
+            told = done.blob is not None and done.failed
+            self._spread({flight.blocks[i] for i in done.failed} if told else set(flight.blocks))
         if flight.track is not None and flight.failed and (flight.load or done.failed or done.blob is None):
             bad = flight.first + (min(done.failed) if done.failed else 0)
             flight.track.stored = min(flight.track.stored, bad)
@@ -406,14 +409,14 @@ class Scheduler:
             self._on_published(track, track.told, there - track.told)
             track.told = there
 
-    def _spread(self, flight: Flight) -> None:
-        """A load failed under a forward pass: whoever shares a block of it has computed garbage behind it."""
-        mine = set(flight.blocks)
+    def _spread(self, failed: set[int]) -> None:
+        """A load of these blocks failed under a forward pass: whoever has one of them has computed garbage behind it."""
         for track in self._tracks.values():
-            bad = next((i for i, block in enumerate(track.blocks) if block in mine), None)
+            bad = next((i for i, block in enumerate(track.blocks) if block in failed), None)
             if bad is not None:
                 self._bad_blocks += track.blocks[bad:]
                 track.stored, track.tried = min(track.stored, bad), min(track.tried, bad)
+                self._look_again(track.request.request_id, 1)  # the engine goes back in its next step
 
     def take_bad_blocks(self) -> list[int]:
         """Blocks of the engine with wrong bytes, which its own prefix cache must forget. Each once."""

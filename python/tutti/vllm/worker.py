@@ -53,6 +53,7 @@ class Worker:
         self._told = False  # something is in the report
         self._step: Step | None = None
         self._sync: list[_Going] = []
+        self.layered = False  # layers of this step have to be waited for; asked for each layer of every step
         self._loads: list[_Going] = []
         self._saves: list[_Going] = []
         self._waiting: list[tuple[Callable[[], bool], _Going]] = []  # compute may still write their blocks
@@ -84,11 +85,6 @@ class Worker:
             step.loads = []
         if step.probe is not None:
             self._begin_probe(step)
-
-    @property
-    def layered(self) -> bool:
-        """Whether layers of this step have to be waited for."""
-        return bool(self._sync)
 
     def wait_layer(self, layer: int) -> None:
         """Until a layer of the loads that this pass computes with is there, checked or known as failed.
@@ -167,7 +163,7 @@ class Worker:
         """Ends what is in flight and closes the lane."""
         for going in self._sync + self._loads + self._saves + [g for _, g in self._waiting]:
             going.plan.finish(self._stop_s)
-        self._sync, self._loads, self._saves, self._waiting = [], [], [], []
+        self._sync, self._loads, self._saves, self._waiting, self.layered = [], [], [], [], False
         self._end_probe()
         if self._lane is not None:
             self._lane.close()
@@ -208,6 +204,7 @@ class Worker:
                 self._received.add(load.request)
         elif load.sync:
             self._sync.append(going)
+            self.layered = True
         elif clear is not None:
             self._waiting.append((clear, going))
         else:
@@ -233,7 +230,7 @@ class Worker:
             self._received.add(going.request)
 
     def _end_sync(self, step: Step) -> None:
-        sync, self._sync = self._sync, []
+        sync, self._sync, self.layered = self._sync, [], False
         for going in sync:
             if self._finish(going, self._stop_s):
                 self._failed_step = self._report.failed_step = step.number
