@@ -156,7 +156,7 @@ struct tutti_lane_opts {
 	struct tutti_model_timing timing;
 	uint32_t sms;                 /* executor blocks that serve reads, and as many for writes; 0: 1 */
 	uint32_t queue_depth;         /* commands in flight a block; 0: 64 */
-	uint64_t bounce_bytes;        /* bound of bounce buffers; 0: 16 MiB */
+	uint64_t bounce_bytes;        /* bound of bounce buffers; 0: 16 MiB, 64 on a GPU */
 	uint64_t deadline_ns;         /* of one kernel's I/O; 0: 30 s */
 	uint32_t store_queue_layers;  /* bound of queued layer stores; 0: 4096 */
 	int no_verify;                /* 1: checksums are not compared on retrieve. Refused for what was not synced */

@@ -15,6 +15,7 @@
 
 #define DEADLINE_DEFAULT_NS 30000000000ull
 #define BOUNCE_DEFAULT (16ull << 20)
+#define BOUNCE_GPU_DEFAULT (64ull << 20) /* four fast drives' worth of commands in flight */
 #define WRITES_DEFAULT 4096u
 #define DEPTH_DEFAULT 64u
 #define EPOCH_TRIES 8
@@ -56,6 +57,8 @@ static int engine_cuda(struct tutti_lane *l)
 	if (rc)
 		return err_set(rc, "executor cuda: %s", why);
 	l->engine_opts.exec_ops = exec_cuda();
+	if (!l->bounce_bytes)
+		l->engine_opts.bounce_bytes = BOUNCE_GPU_DEFAULT;
 	return engine_new(&l->engine_opts, &l->engine);
 }
 
@@ -76,7 +79,7 @@ static int open_engine(struct tutti_lane *l, const struct tutti_lane_opts *o)
 	eo->blocks = l->sms;
 	eo->queue_depth = l->queue_depth;
 	eo->small = o->small_kernels;
-	eo->bounce_bytes = o->bounce_bytes ? o->bounce_bytes : BOUNCE_DEFAULT;
+	eo->bounce_bytes = l->bounce_bytes ? l->bounce_bytes : BOUNCE_DEFAULT;
 	eo->command_bytes = command_bytes(g);
 	eo->n_devs = l->pool.n_dev;
 	for (eo->ring_depth = 4096; eo->ring_depth < l->writes.sched.room + 4096; eo->ring_depth *= 2)
@@ -158,6 +161,7 @@ int tutti_lane_open(const struct tutti_lane_opts *opts, const struct tutti_key *
 	l->sms = o->sms ? o->sms : 1;
 	l->queue_depth = o->queue_depth ? o->queue_depth : DEPTH_DEFAULT;
 	l->deadline_ns = o->deadline_ns ? o->deadline_ns : DEADLINE_DEFAULT_NS;
+	l->bounce_bytes = o->bounce_bytes;
 	l->no_verify = o->no_verify;
 	l->executor = o->executor;
 	rc = write_queue_init(&l->writes, o->store_queue_layers ? o->store_queue_layers : WRITES_DEFAULT,
@@ -251,7 +255,7 @@ static void choose_path(struct tutti_lane *l, const struct layout *m)
 		snprintf(
 		    l->why, sizeof(l->why), "%s",
 		    engine_in_place(l->engine)
-		        ? "reads are pulled from the model's medium by the I/O kernel; writes go through bounce buffers"
+		        ? "the I/O kernel itself moves data between GPU memory and the model's medium"
 		        : "copied through bounce buffers by the I/O kernel: the controller can't reach GPU memory");
 	else if (m->segment_bytes % l->lba_bytes)
 		snprintf(l->why, sizeof(l->why),

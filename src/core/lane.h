@@ -28,6 +28,7 @@ struct tutti_lane {
 	enum tutti_executor executor;
 	struct write_queue writes;
 	uint64_t deadline_ns; /* of one kernel */
+	uint64_t bounce_bytes; /* as asked; 0: the executor's default */
 	uint32_t rank;
 	uint32_t mem_align_bytes, lba_bytes;
 	int no_verify, null_ctrl;

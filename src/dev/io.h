@@ -123,8 +123,7 @@ PORT_FN int dev_reap(struct dev_block *b)
 			if (cid >= b->n_cmds || b->cmds[cid].busy != DEV_CMD_THEIRS)
 				return -EPROTO;
 			dev_cmd_done(b, &b->cmds[cid], (int32_t)NVME_STATUS(e.cid_status),
-			             b->in_place && b->cmds[cid].bounce != DEV_NONE ? e.dw0 | (uint64_t)e.dw1 << 32
-			                                                            : 0);
+			             b->in_place ? e.dw0 | (uint64_t)e.dw1 << 32 : 0);
 			n++;
 		}
 		dev_qp_release(&b->qp[q]);

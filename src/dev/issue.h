@@ -229,7 +229,7 @@ PORT_FN int dev_issue(struct dev_block *b, struct dev_span *span, int alone)
 	else
 		place.set_slots = 0;
 	at = dev_run_elem(s, span, &place, span->pos);
-	medium = data && bounce && at.op == WIRE_WRITE ? b->dev[at.dev].medium : 0;
+	medium = data && bounce ? b->dev[at.dev].medium : 0;
 	c = dev_cmd_take(b, bounce && !medium);
 	if (!c)
 		return 0;
