@@ -442,6 +442,11 @@ static void check_cuda(struct doctor *d, const struct pci_found *f)
 		line(d, "CUDA", TUTTI_DOCTOR_OK, "", "%s", text);
 	else if (rc != -ENOSYS || f->gpus)
 		line(d, "CUDA", TUTTI_DOCTOR_MISSING, rc == -ENOSYS ? "make cuda" : "", "%s", text);
+	if (rc)
+		return;
+	rc = map_window_probe(text, sizeof(text));
+	line(d, "rings", TUTTI_DOCTOR_OK, "", "in pinned host memory; GPU memory %s the CPU: %s",
+	     rc ? "can't be mapped for" : "could be mapped for", text);
 }
 
 /* Whether drive and GPU can do without the CPU between them: data into GPU memory, doorbells from GPU threads. */

@@ -58,6 +58,7 @@ struct tutti_plan {
 	uint8_t (*keys)[WIRE_KEY_BYTES];
 	uint32_t *iocb; /* [layers], then headers or invalidate, then commit: id, or PLAN_NO_IOCB */
 	uint32_t layers_issued;
+	uint64_t first_issued_ns; /* retrieve: the first kernel */
 	uint32_t needs_wipe; /* store: some header on disk may be valid */
 	int dropped;
 	int commit_issued;
@@ -77,8 +78,11 @@ void write_queue_free(struct write_queue *q);
 int write_queue_add(struct tutti_lane *l, struct tutti_plan *p, struct wire_iocb *const *iocbs, uint32_t n);
 /* Launches what may be launched now. Called whenever something changed. */
 void write_queue_kick(struct tutti_lane *l);
-/* A read kernel was launched; write_queue_read_done is its `done`. */
-void write_queue_read_begin(struct tutti_lane *l);
+/* A read kernel is launched now, and the plan's next one at next_ns or so (SCHED_NEVER: none); write_queue_read_done is
+ * its `done`. */
+void write_queue_read_begin(struct tutti_lane *l, const struct tutti_plan *p, uint64_t next_ns);
+/* The plan will issue none, though it has layers left. */
+void write_queue_no_more_reads(struct tutti_lane *l, const struct tutti_plan *p);
 void write_queue_read_done(void *lane);
 
 #endif

@@ -243,6 +243,21 @@ static void step_undo(struct tutti_plan *p, uint32_t at)
 	p->iocb[at] = PLAN_NO_IOCB;
 }
 
+/*
+ * When the engine will ask for more, after n layers now: at the pace of those before, which is its compute's where it
+ * asks layer by layer. Stores go into the time between (sched). SCHED_NEVER: these are the last.
+ */
+static uint64_t next_read_ns(struct tutti_plan *p, uint32_t n)
+{
+	uint64_t now_ns = port_now_ns();
+
+	if (!p->layers_issued)
+		p->first_issued_ns = now_ns;
+	if (p->layers_issued + n == p->dev.geom.layers)
+		return SCHED_NEVER;
+	return p->layers_issued ? now_ns + (now_ns - p->first_issued_ns) / p->layers_issued : now_ns;
+}
+
 /* Issues layers [from, to) of a retrieve, and before the first of the plan its headers, as one kernel. */
 static int retrieve_layers(struct tutti_plan *p, uint32_t from, uint32_t to)
 {
@@ -258,7 +273,7 @@ static int retrieve_layers(struct tutti_plan *p, uint32_t from, uint32_t to)
 	for (uint32_t i = from; i < to && !rc; i++)
 		rc = step_iocb(p, i, i, &iocbs[go.n++]);
 	if (!rc) {
-		write_queue_read_begin(p->lane);
+		write_queue_read_begin(p->lane, p, next_read_ns(p, to - from));
 		rc = engine_launch(p->lane->engine, &go);
 		if (rc)
 			write_queue_read_done(p->lane);
@@ -508,6 +523,8 @@ int tutti_plan_finish(struct tutti_plan *p, uint64_t deadline_ns, void *blob, si
 			*bytes = blob_bytes(p->dev.n);
 	}
 	count(p);
+	if (p->dev.op == WIRE_READ && p->layers_issued < p->dev.geom.layers)
+		write_queue_no_more_reads(p->lane, p);
 	p->lane->n_plans--;
 	plan_free(p);
 	return 0;

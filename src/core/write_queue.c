@@ -12,7 +12,7 @@ int write_queue_init(struct write_queue *q, uint32_t room, uint64_t io_ns)
 	struct sched_write *writes = calloc(room, sizeof(*writes));
 
 	pthread_mutex_init(&q->lock, NULL);
-	sched_init(&q->sched, &sched_reads_first, io_ns, writes, room);
+	sched_init(&q->sched, &sched_slack, io_ns, writes, room);
 	return writes ? 0 : err_set(-ENOMEM, "no memory for %u queued stores", room);
 }
 
@@ -27,7 +27,7 @@ static void write_done(void *arg)
 	struct tutti_lane *l = arg;
 
 	pthread_mutex_lock(&l->writes.lock);
-	sched_batch_done(&l->writes.sched);
+	sched_batch_done(&l->writes.sched, port_now_ns());
 	pthread_mutex_unlock(&l->writes.lock);
 	write_queue_kick(l);
 }
@@ -44,7 +44,7 @@ void write_queue_kick(struct tutti_lane *l)
 			iocbs[i] = sched_write_at(s, i)->owner;
 		if (engine_launch(l->engine, &go))
 			break; /* full, or dead: whoever waits for the plan finds out by its deadline */
-		sched_batch_issued(s, go.n);
+		sched_batch_issued(s, go.n, port_now_ns());
 	}
 	pthread_mutex_unlock(&l->writes.lock);
 }
@@ -68,11 +68,20 @@ int write_queue_add(struct tutti_lane *l, struct tutti_plan *p, struct wire_iocb
 	return rc;
 }
 
-void write_queue_read_begin(struct tutti_lane *l)
+void write_queue_read_begin(struct tutti_lane *l, const struct tutti_plan *p, uint64_t next_ns)
 {
 	pthread_mutex_lock(&l->writes.lock);
 	sched_read_issued(&l->writes.sched);
+	sched_read_expected(&l->writes.sched, (uint64_t)(uintptr_t)p, next_ns);
 	pthread_mutex_unlock(&l->writes.lock);
+}
+
+void write_queue_no_more_reads(struct tutti_lane *l, const struct tutti_plan *p)
+{
+	pthread_mutex_lock(&l->writes.lock);
+	sched_read_expected(&l->writes.sched, (uint64_t)(uintptr_t)p, SCHED_NEVER);
+	pthread_mutex_unlock(&l->writes.lock);
+	write_queue_kick(l);
 }
 
 void write_queue_read_done(void *lane)

@@ -41,5 +41,10 @@ struct wire_map map_view(const struct map *m);
 int map_export(void *va, uint64_t bytes, int *fd);
 /* Whether all accelerators here can, as a line of text. 0, or -errno and why not. */
 int map_export_probe(char *text, uint32_t text_bytes);
+/*
+ * Whether the CPU could read and write the accelerator's memory itself, so that rings might lie there: tries it on a
+ * piece that it takes and gives back. 0, or -errno; what was found, or why not, as a line of text.
+ */
+int map_window_probe(char *text, uint32_t text_bytes);
 
 #endif

@@ -20,4 +20,6 @@ int map_export_probe(char *text, uint32_t text_bytes)
 	return -ENOSYS;
 }
 
+int map_window_probe(char *text, uint32_t text_bytes) { return map_export_probe(text, text_bytes); }
+
 #endif

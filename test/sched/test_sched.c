@@ -32,7 +32,7 @@ static void writes_go_when_nothing_reads(void)
 	CHECK_EQ(sched_batch(&s, T0, &due), 1);
 	CHECK_EQ(due, T0 + IO_NS);
 	CHECK_EQ(s.n, 1); /* asked, not taken */
-	sched_batch_issued(&s, 1);
+	sched_batch_issued(&s, 1, T0);
 	CHECK_EQ(s.n, 0);
 	CHECK_EQ(s.batches_in_flight, 1);
 }
@@ -76,11 +76,11 @@ static void few_batches_are_in_flight(void)
 	for (uint32_t i = 0; i < SCHED_BATCHES_IN_FLIGHT; i++) {
 		CHECK_EQ(add(1, 4096, T0), 0);
 		CHECK_EQ(sched_batch(&s, T0, &due), 1);
-		sched_batch_issued(&s, 1);
+		sched_batch_issued(&s, 1, T0);
 	}
 	CHECK_EQ(add(1, 4096, T0), 0);
 	CHECK_EQ(sched_batch(&s, T0, &due), 0);
-	sched_batch_done(&s);
+	sched_batch_done(&s, T0);
 	CHECK_EQ(sched_batch(&s, T0, &due), 1);
 }
 
@@ -113,7 +113,7 @@ static void a_kernel_has_the_earliest_deadline(void)
 	w.expiry_ns = T0 + close_ns - 3 * SCHED_DUE_APART_NS; /* that plan's failure must not be the others' */
 	CHECK_EQ(sched_write_add(&s, &w, 1, T0), 0);
 	CHECK_EQ(sched_batch(&s, T0, &due), 2);
-	sched_batch_issued(&s, 2);
+	sched_batch_issued(&s, 2, T0);
 	CHECK_EQ(sched_batch(&s, T0, &due), 1);
 	CHECK_EQ(due, T0 + IO_NS - 3 * SCHED_DUE_APART_NS);
 }
@@ -144,16 +144,100 @@ static void a_lease_bounds_the_deadline(void)
 	CHECK(due > T0);
 }
 
-static int never(const struct sched *x, uint64_t now_ns) { return x->n && now_ns == 0; }
+static uint64_t never(const struct sched *x, uint64_t now_ns) { return x->n && now_ns == 0; }
 
 static void a_policy_is_asked(void)
 {
-	static const struct sched_policy policy = {.name = "never", .write_now = never};
+	static const struct sched_policy policy = {.name = "never", .room_bytes = never};
 	uint64_t due;
 
 	sched_init(&s, &policy, IO_NS, memory, ROOM);
 	CHECK_EQ(add(1, 4096, T0), 0);
 	CHECK_EQ(sched_batch(&s, T0 + LONG_NS, &due), 0);
+}
+
+/* ---- windows that compute leaves ---- */
+
+#define MS 1000000ull
+
+static void begin_slack(uint64_t bytes_per_ms)
+{
+	sched_init(&s, &sched_slack, IO_NS, memory, ROOM);
+	s.write_bytes_per_ms = bytes_per_ms;
+}
+
+static void windows_bound_what_is_written(void)
+{
+	uint64_t due;
+
+	begin_slack(1000);
+	for (uint32_t i = 0; i < 8; i++)
+		CHECK_EQ(add(1, 1000, T0), 0); /* a millisecond each */
+	CHECK_EQ(sched_batch(&s, T0, &due), 8); /* no read is expected: all go */
+	sched_read_expected(&s, 7, T0 + 3 * MS + MS / 2);
+	CHECK_EQ(sched_batch(&s, T0, &due), 3);
+	CHECK_EQ(sched_batch(&s, T0 + MS, &due), 2);
+	sched_batch_issued(&s, 2, T0 + MS);
+	CHECK_EQ(sched_batch(&s, T0 + MS, &due), 0); /* the window is used */
+	sched_batch_done(&s, T0 + 3 * MS);
+	CHECK_EQ(s.write_bytes_per_ms, 1000);
+	CHECK_EQ(sched_batch(&s, T0 + 3 * MS, &due), 0); /* none fits in what is left */
+	CHECK_EQ(sched_batch(&s, T0 + 3 * MS + MS / 2, &due), 0); /* the read is due */
+	CHECK_EQ(sched_batch(&s, T0 + 3 * MS + MS / 2 + SCHED_READ_LATE_NS - 1, &due), 0);
+	CHECK_EQ(sched_batch(&s, T0 + 3 * MS + MS / 2 + SCHED_READ_LATE_NS, &due), 6); /* it does not come */
+}
+
+static void reads_that_come_close_the_window(void)
+{
+	uint64_t due;
+
+	begin_slack(1000);
+	CHECK_EQ(add(1, 1000, T0), 0);
+	sched_read_expected(&s, 7, T0 + 10 * MS);
+	sched_read_issued(&s);
+	CHECK_EQ(sched_batch(&s, T0, &due), 0);
+	sched_read_done(&s);
+	CHECK_EQ(sched_batch(&s, T0, &due), 1);
+	sched_read_expected(&s, 7, T0 + 1);
+	CHECK_EQ(sched_batch(&s, T0, &due), 0);
+	CHECK_EQ(sched_batch(&s, T0 + SCHED_WRITE_PATIENCE_NS, &due), 1); /* as for reads in flight */
+	sched_read_expected(&s, 7, SCHED_NEVER);
+	CHECK_EQ(sched_batch(&s, T0, &due), 1);
+}
+
+static void the_soonest_read_counts(void)
+{
+	begin_slack(1000);
+	sched_read_expected(&s, 1, T0 + 5 * MS);
+	sched_read_expected(&s, 2, T0 + 9 * MS);
+	sched_read_expected(&s, 2, SCHED_NEVER);
+	CHECK_EQ(s.next_read_ns, T0 + 5 * MS);
+	sched_read_expected(&s, 3, T0 + MS);
+	CHECK_EQ(s.next_read_ns, T0 + MS);
+	sched_read_expected(&s, 3, T0 + 20 * MS); /* its own it may move */
+	CHECK_EQ(s.next_read_ns, T0 + 20 * MS);
+}
+
+static void the_rate_is_learnt(void)
+{
+	uint64_t due;
+
+	begin_slack(0);
+	for (uint32_t i = 0; i < 8; i++)
+		CHECK_EQ(add(1, 8000, T0), 0);
+	sched_read_expected(&s, 7, T0 + 20 * MS);
+	CHECK_EQ(sched_batch(&s, T0, &due), 1); /* one tells */
+	sched_batch_issued(&s, 1, T0);
+	CHECK_EQ(sched_batch(&s, T0, &due), 0);
+	sched_batch_done(&s, T0 + 2 * MS);
+	CHECK_EQ(s.write_bytes_per_ms, 4000);
+	CHECK_EQ(sched_batch(&s, T0 + 4 * MS, &due), 7); /* 64,000 bytes would fit */
+	sched_batch_issued(&s, 2, T0 + 4 * MS);
+	sched_batch_issued(&s, 1, T0 + 4 * MS);
+	sched_batch_done(&s, T0 + 8 * MS);
+	CHECK_EQ(s.write_bytes_per_ms, 4000);
+	sched_batch_done(&s, T0 + 16 * MS); /* it worked from the first one's end: 1000, slowly */
+	CHECK_EQ(s.write_bytes_per_ms, 4000 - 4000 / 8 + 1000 / 8);
 }
 
 /* ---- a naive twin ---- */
@@ -245,7 +329,7 @@ static void agrees_with_a_naive_twin(void)
 			sched_read_done(&s);
 			reads--;
 		} else if (what == 5 && batches) {
-			sched_batch_done(&s);
+			sched_batch_done(&s, now_ns);
 			batches--;
 		}
 		n = sched_batch(&s, now_ns, &due);
@@ -257,7 +341,7 @@ static void agrees_with_a_naive_twin(void)
 		CHECK_EQ(due, due_twin);
 		for (uint32_t k = 0; k < n; k++)
 			CHECK_EQ((uintptr_t)sched_write_at(&s, k)->owner, twin[k].id);
-		sched_batch_issued(&s, n);
+		sched_batch_issued(&s, n, now_ns);
 		memmove(twin, twin + n, (twin_n - n) * sizeof(*twin));
 		twin_n -= n;
 		batches++;
@@ -278,6 +362,10 @@ int main(void)
 	CHECK_RUN(what_is_too_late_goes_at_once);
 	CHECK_RUN(a_lease_bounds_the_deadline);
 	CHECK_RUN(a_policy_is_asked);
+	CHECK_RUN(windows_bound_what_is_written);
+	CHECK_RUN(reads_that_come_close_the_window);
+	CHECK_RUN(the_soonest_read_counts);
+	CHECK_RUN(the_rate_is_learnt);
 	CHECK_RUN(agrees_with_a_naive_twin);
 	return check_end();
 }
