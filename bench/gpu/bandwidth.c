@@ -160,12 +160,14 @@ static void context(struct lab *b, const struct system *const *all, size_t token
 		retrieves(b, turns, n_turns, n, s);
 	for (int i = 0; i < n_turns; i++) {
 		int ours = judged && turns[i].sys == &ours_resident;
+		const char *note = turns[i].sys == &copy_cpu_issue && memory
+		                       ? "no checksums; bytes between the medium and HBM by the copy engine"
+		                       : "";
 
 		put(&turns[i], &turns[i].in, "retrieve", "GB/s", where, in, tokens, memory ? copy_in_gbs : 0,
-		    ours ? 0.88 : 0,
-		    turns[i].sys == &copy_cpu_issue && memory ? "no checksums; bytes from the medium" : "");
+		    ours ? 0.88 : 0, note);
 		put(&turns[i], &turns[i].out, "store", "GB/s", where, out, tokens, memory ? copy_out_gbs : 0,
-		    ours ? 0.85 : 0, "");
+		    ours ? 0.85 : 0, note);
 		put(&turns[i], &turns[i].first_ms, "first layer", "ms", where, "first layer", tokens, 0, 0, "");
 		put(&turns[i], &turns[i].cpu_ms, "CPU a GB", "ms", where, "CPU a GB", tokens, 0, 0, "");
 	}

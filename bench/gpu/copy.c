@@ -5,7 +5,7 @@
  * object, one call each or in batches; cuFile reads each object straight into its place. (d): the pool's memory is the
  * pinned DRAM cache: large copies into a staging area in HBM, a kernel scatters. (f): our own store, plans, merging and
  * commands, issued by CPU threads; where the medium is memory the null controller answers them and each layer's bytes
- * go straight from the medium by batched copies, on a disk they come through pinned memory.
+ * go straight between the medium and HBM by batched copies, on a disk they come through pinned memory.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -461,27 +461,34 @@ static void close_cpu(struct lab *b)
 		cudaFreeHost(cpu.memory);
 }
 
-static void work_cpu(struct crew_worker *w, const struct crew_job *j)
+/* A worker's share of a layer, between HBM and what the lane's commands are about. */
+static void cpu_layer(struct crew_worker *w, const struct crew_job *j, uint32_t layer)
 {
 	const struct lab *b = j->lab;
 	struct stretch s;
 
-	for (uint32_t layer = 0; layer < LAYERS; layer++) {
-		need(tutti_wait_layer(cpu.plan.p, layer, now_ns() + WAIT_NS), "layer");
-		for (size_t k = w->index; k < b->n_runs; k += w->n)
-			for (uint32_t i = 0; stretch_of(b, j->n, k, layer, i, &s); i++) {
-				if (!cpu.memory) {
-					stretch_copy(w, &s, layer, b->medium[s.run->place.dev] + s.at);
-					continue;
-				}
-				for (uint32_t m = 0; m < s.objects * s.slots; m++) {
-					uint8_t *gpu =
-					    lab_object(b, layer, s.object + m / s.slots, s.run->first + m % s.slots);
-
-					crew_piece(w, gpu, cpu.memory + (gpu - b->r.accel[0]), b->geom.object_bytes, 1);
-				}
+	for (size_t k = w->index; k < b->n_runs; k += w->n)
+		for (uint32_t i = 0; stretch_of(b, j->n, k, layer, i, &s); i++) {
+			if (!cpu.memory) {
+				stretch_copy(w, &s, layer, b->medium[s.run->place.dev] + s.at);
+				continue;
 			}
-		crew_landed(w, layer);
+			for (uint32_t m = 0; m < s.objects * s.slots; m++) {
+				uint8_t *gpu = lab_object(b, layer, s.object + m / s.slots, s.run->first + m % s.slots);
+				uint8_t *host = cpu.memory + (gpu - b->r.accel[0]);
+
+				crew_piece(w, j->store ? host : gpu, j->store ? gpu : host, b->geom.object_bytes, 1);
+			}
+		}
+	crew_landed(w, layer);
+}
+
+static void work_cpu(struct crew_worker *w, const struct crew_job *j)
+{
+	for (uint32_t layer = 0; layer < LAYERS; layer++) {
+		if (!j->store)
+			need(tutti_wait_layer(cpu.plan.p, layer, now_ns() + WAIT_NS), "layer");
+		cpu_layer(w, j, layer);
 	}
 }
 
@@ -503,6 +510,24 @@ static void end_cpu(struct lab *b)
 	lab_plan_end(b, &cpu.plan);
 }
 
+/* A layer's commands go when its bytes are out of HBM; the next layers' are on their way. */
+static double store_cpu(struct lab *b, size_t n, uint64_t *salt)
+{
+	uint64_t t0;
+
+	lab_plan_store(b, cpu.lane, n, &cpu.plan, 1);
+	*salt = b->salt;
+	job = (struct crew_job){.work = work_cpu, .lab = b, .n = n, .store = 1, .batched = 1};
+	t0 = now_ns();
+	crew_start(&job);
+	for (uint32_t layer = 0; layer < LAYERS; layer++) {
+		crew_wait_here(layer);
+		need(tutti_store_layer(cpu.plan.p, layer), "store");
+	}
+	end_cpu(b);
+	return (double)(now_ns() - t0) * 1e-9;
+}
+
 const struct system copy_cpu_issue = {.name = "(f) our commands by CPU threads, batched copies",
                                       .label = "(f) CPU issues",
                                       .open = open_cpu,
@@ -510,4 +535,5 @@ const struct system copy_cpu_issue = {.name = "(f) our commands by CPU threads, 
                                       .prepare = prepare_cpu,
                                       .cue = cue_cpu,
                                       .wait = wait,
-                                      .end = end_cpu};
+                                      .end = end_cpu,
+                                      .store = store_cpu};

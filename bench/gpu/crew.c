@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static struct {
 	pthread_mutex_t lock;
@@ -120,6 +121,15 @@ void crew_wait(uint32_t layer, cudaStream_t compute)
 {
 	for (uint32_t i = 0; i < crew.n; i++)
 		stream_wait(compute, &crew.flags[i * LAYERS + layer], crew.seq);
+}
+
+void crew_wait_here(uint32_t layer)
+{
+	const struct timespec nap = {.tv_nsec = 10000};
+
+	for (uint32_t i = 0; i < crew.n; i++)
+		while (__atomic_load_n(&crew.flags[i * LAYERS + layer], __ATOMIC_ACQUIRE) != crew.seq)
+			nanosleep(&nap, NULL); /* a stream wakes nobody */
 }
 
 void crew_join(void)

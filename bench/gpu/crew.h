@@ -35,6 +35,8 @@ void crew_close(void);
 void crew_start(const struct crew_job *job);
 /* The compute stream goes on when the layer has landed. */
 void crew_wait(uint32_t layer, cudaStream_t compute);
+/* The caller goes on when it has. */
+void crew_wait_here(uint32_t layer);
 /* All threads are done, and their streams. */
 void crew_join(void);
 /* By a worker: behind all that its stream holds, its share of the layer has landed. */

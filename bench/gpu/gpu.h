@@ -134,8 +134,9 @@ void lab_wipe(struct lab *b);
 uint64_t lab_wrong(struct lab *b, size_t n, uint64_t salt);
 /* Fills HBM with a fresh chain's n blocks and puts it into an empty pool through lane 0; seconds of the store alone. */
 double lab_store(struct lab *b, size_t n);
-/* Reads the slots of the chain from a plan. */
+/* Reads the slots of the chain from a plan; of its first n blocks from a plan's blob. */
 void lab_find(struct lab *b);
+void lab_find_in(struct lab *b, const void *blob, size_t n);
 /* HBM address of object o of block i of the chain in layer l. */
 uint8_t *lab_object(const struct lab *b, uint32_t layer, uint32_t o, size_t i);
 /* Blocks of run k that belong to the chain's first n. */
@@ -148,6 +149,8 @@ struct lab_plan {
 };
 void lab_plan(struct lab *b, struct tutti_lane *l, size_t n, struct lab_plan *out);
 void lab_plan_end(struct lab *b, struct lab_plan *p);
+/* Fills HBM with a fresh chain's n blocks; a plan of l stores them into the emptied pool. find: their slots too. */
+void lab_plan_store(struct lab *b, struct tutti_lane *l, size_t n, struct lab_plan *out, int find);
 
 /* ---- systems ---- */
 

@@ -194,18 +194,13 @@ void lab_plan_end(struct lab *b, struct lab_plan *p)
 	free(done);
 }
 
-void lab_find(struct lab *b)
+void lab_find_in(struct lab *b, const void *blob, size_t n)
 {
-	size_t bytes = tutti_plan_blob_bytes(b->n), count;
-	const struct wire_blob_entry *e;
-	struct tutti_lease lease;
-	uint8_t *blob = malloc(bytes);
+	const struct wire_blob_entry *e =
+	    (const struct wire_blob_entry *)(const void *)((const uint8_t *)blob + sizeof(struct wire_blob));
 
-	need(tutti_lookup(b->r.ns, b->keys, b->n, LEASE_NS, &count, &lease), "lookup");
-	need(tutti_plan_blob(b->r.ns, &lease, 0, count, blob, bytes, &bytes), "plan blob");
-	e = (const struct wire_blob_entry *)(void *)(blob + sizeof(struct wire_blob));
 	b->n_runs = 0;
-	for (size_t i = 0; i < count; i++) {
+	for (size_t i = 0; i < n; i++) {
 		struct geom_place p = geom_place(&b->geom, e[i].slot);
 		struct run *r = b->n_runs ? &b->runs[b->n_runs - 1] : NULL;
 
@@ -215,41 +210,52 @@ void lab_find(struct lab *b)
 		else
 			b->runs[b->n_runs++] = (struct run){.first = i, .slots = 1, .place = p};
 	}
+}
+
+void lab_find(struct lab *b)
+{
+	size_t bytes = tutti_plan_blob_bytes(b->n), count;
+	struct tutti_lease lease;
+	void *blob = malloc(bytes);
+
+	need(tutti_lookup(b->r.ns, b->keys, b->n, LEASE_NS, &count, &lease), "lookup");
+	need(tutti_plan_blob(b->r.ns, &lease, 0, count, blob, bytes, &bytes), "plan blob");
+	lab_find_in(b, blob, count);
 	free(blob);
 	need(tutti_release(b->r.ns, &lease), "release");
 }
 
-/* Moves a chain of the KV memory into the pool; seconds from the first layer's cue to the commit. */
-static double store_chain(struct lab *b, size_t n)
+void lab_plan_store(struct lab *b, struct tutti_lane *l, size_t n, struct lab_plan *out, int find)
 {
 	size_t bytes = tutti_plan_blob_bytes(n), first, count;
 	void *blob = malloc(bytes);
-	struct lab_plan p = {.n = n};
-	uint64_t t0;
-	double s;
-
-	need(tutti_reserve(b->r.ns, NULL, b->keys, n, LEASE_NS, &first, &count, &p.lease), "reserve");
-	need(count == n ? 0 : -1, "the pool has no room for the chain");
-	need(tutti_plan_blob(b->r.ns, &p.lease, 0, n, blob, bytes, &bytes), "plan blob");
-	need(tutti_plan_open(b->r.lane[0], blob, bytes, b->blocks, n, &p.p), "plan");
-	free(blob);
-	t0 = now_ns();
-	for (uint32_t l = 0; l < LAYERS; l++)
-		need(tutti_store_layer(p.p, l), "store");
-	lab_plan_end(b, &p);
-	s = (double)(now_ns() - t0) * 1e-9;
-	return s;
-}
-
-double lab_store(struct lab *b, size_t n)
-{
-	double s;
 
 	need(tutti_ns_clear(b->r.ns), "emptying the pool");
 	rig_keys(&b->r, ++b->seed, n, b->keys);
 	b->salt = b->seed * 1000003u;
 	lab_fill(b, n, b->salt);
-	s = store_chain(b, n);
+	out->n = n;
+	need(tutti_reserve(b->r.ns, NULL, b->keys, n, LEASE_NS, &first, &count, &out->lease), "reserve");
+	need(count == n ? 0 : -1, "the pool has no room for the chain");
+	need(tutti_plan_blob(b->r.ns, &out->lease, 0, n, blob, bytes, &bytes), "plan blob");
+	need(tutti_plan_open(l, blob, bytes, b->blocks, n, &out->p), "plan");
+	if (find)
+		lab_find_in(b, blob, n);
+	free(blob);
+}
+
+double lab_store(struct lab *b, size_t n)
+{
+	struct lab_plan p;
+	uint64_t t0;
+	double s;
+
+	lab_plan_store(b, b->r.lane[0], n, &p, 0);
+	t0 = now_ns();
+	for (uint32_t l = 0; l < LAYERS; l++)
+		need(tutti_store_layer(p.p, l), "store");
+	lab_plan_end(b, &p);
+	s = (double)(now_ns() - t0) * 1e-9;
 	if (n == b->n)
 		lab_find(b);
 	return s;
