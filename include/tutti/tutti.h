@@ -284,6 +284,13 @@ int tutti_verify(struct tutti_ns *ns, int repair, tutti_progress_fn progress, vo
                  uint64_t *bad);
 
 /*
+ * Wipes what the open found damaged and what holds nothing any more: records of namespaces and segments that are lost,
+ * headers that belong to no block; so that no later open finds them again. Nothing that can be read is touched. Reads
+ * all headers; the store's other calls wait for a segment's at most. *wiped (may be NULL) counts. Any thread.
+ */
+int tutti_store_repair(struct tutti_store *s, uint64_t *wiped);
+
+/*
  * What this machine can do for a pool at `path` (a folder, a file or a block device), and which path would be used:
  * calls fn once per line, until it returns non-zero (which is returned). Changes nothing; a file of a few KiB in the
  * folder is made, without a name or with one that goes at once, where it has to be tried. remedy is a command, "" where

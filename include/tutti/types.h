@@ -196,9 +196,13 @@ struct tutti_pool_info {
 	uint32_t n_namespaces;
 	uint64_t index_bytes;      /* RAM held by the index */
 	uint64_t recovered_slots, recovered_orphans, recovered_bad; /* of the last open */
-	uint64_t damaged_records; /* at the last open: of namespaces and segments, lost with all their blocks */
+	uint64_t damaged_records; /* at the last open: of namespaces and segments, lost with all their blocks; each
+	                           * open says so again, until tutti_store_repair */
 	uint64_t failed_syncs;    /* since it was opened; what they covered counts as unsynced until verified */
 	int sync_failing;      /* 1: the last one failed; it is tried again at growing intervals, a minute at most */
+	/* At the last open: superblocks and records of which one copy was damaged (by the medium, or torn by a crash).
+	 * Nothing was lost: the other copy counts, and was written over it. */
+	uint32_t healed_copies;
 	/* Since it was opened, of drives that know Dataset Management: segments that a clear left and the drive was
 	 * told to forget, and those where that failed (which costs nothing but the drive's wear). */
 	uint64_t deallocated_segments, failed_deallocations;

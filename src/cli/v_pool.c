@@ -47,7 +47,8 @@ static json_t *pool_json(const struct tutti_pool_info *p)
 	            {"recovered_slots", p->recovered_slots},
 	            {"recovered_orphans", p->recovered_orphans},
 	            {"recovered_bad", p->recovered_bad},
-	            {"damaged_records", p->damaged_records}};
+	            {"damaged_records", p->damaged_records},
+	            {"healed_copies", p->healed_copies}};
 
 	for (size_t k = 0; k < sizeof(more) / sizeof(more[0]); k++)
 		json_object_set_new(o, more[k].name, cli_json_u64(more[k].value));
@@ -69,6 +70,14 @@ static void print_pool(const struct tutti_pool_info *p)
 	if (!p->clean && p->epoch > 1)
 		printf("%-14s %" PRIu64 " slots; %" PRIu64 " orphans and %" PRIu64 " damaged headers left out\n",
 		       "recovered", p->recovered_slots, p->recovered_orphans, p->recovered_bad);
+	if (p->damaged_records)
+		printf("%-14s %" PRIu64 " records of namespaces or segments, with their blocks: 'tutti verify "
+		       "--repair' clears them away\n",
+		       "lost", p->damaged_records);
+	if (p->healed_copies)
+		printf("%-14s %u superblocks or records had a damaged copy; the other one counts, and was written over "
+		       "it\n",
+		       "healed", p->healed_copies);
 	printf("%-14s %s of memory\n", "index", cli_size(p->index_bytes));
 }
 
@@ -148,31 +157,65 @@ static const struct cli_option ls_options[] = {
      "Stop after N blocks. 0 (default): all."},
 };
 
+struct ls_line {
+	struct tutti_key key, parent;
+	uint32_t depth, slot;
+};
+
 struct ls_state {
-	uint64_t left;
-	json_t *list;
+	struct ls_line *lines;
+	uint64_t n, room, most;
 };
 
 static int ls_block(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth,
                     uint32_t slot)
 {
-	static const struct tutti_key none;
-	int root = memcmp(parent, &none, sizeof(none)) == 0;
 	struct ls_state *st = arg;
 
-	if (st->list)
-		json_array_append_new(st->list, json_pack("{s:s, s:s?, s:i, s:o}", "key", cli_hex(key->b, 32), "parent",
-		                                          root ? NULL : cli_hex(parent->b, 32), "depth", (int)depth,
-		                                          "slot", cli_json_u64(slot)));
-	else
-		printf("%s %s %6u %8u\n", cli_hex(key->b, 32), root ? "-" : cli_hex(parent->b, 32), depth, slot);
-	return --st->left == 0;
+	if (st->n == st->room) {
+		uint64_t room = st->room ? st->room * 2 : 1024;
+		struct ls_line *more = realloc(st->lines, room * sizeof(*more));
+
+		if (!more)
+			return -ENOMEM;
+		st->lines = more;
+		st->room = room;
+	}
+	st->lines[st->n++] = (struct ls_line){*key, *parent, depth, slot};
+	return st->n == st->most;
+}
+
+static const char *ls_parent(const struct ls_line *l)
+{
+	static const struct tutti_key none;
+
+	return memcmp(&l->parent, &none, sizeof(none)) ? cli_hex(l->parent.b, 32) : NULL;
+}
+
+static void ls_print(const struct cli_call *call, uint64_t number, const struct ls_state *st)
+{
+	json_t *list = json_array();
+
+	for (uint64_t i = 0; i < st->n; i++) {
+		const struct ls_line *l = &st->lines[i];
+		const char *parent = ls_parent(l);
+
+		if (call->json)
+			json_array_append_new(list,
+			                      json_pack("{s:s, s:s?, s:i, s:o}", "key", cli_hex(l->key.b, 32), "parent",
+			                                parent, "depth", (int)l->depth, "slot", cli_json_u64(l->slot)));
+		else
+			printf("%s %s %6u %8u\n", cli_hex(l->key.b, 32), parent ? parent : "-", l->depth, l->slot);
+	}
+	if (call->json)
+		cli_print_json(json_pack("{s:o, s:O}", "namespace", cli_json_u64(number), "blocks", list));
+	json_decref(list);
 }
 
 static int run_ls(const struct cli_call *call)
 {
 	const struct ls_args *a = call->args;
-	struct ls_state st = {.left = a->limit ? a->limit : UINT64_MAX};
+	struct ls_state st = {.most = a->limit};
 	struct tutti_store *s;
 	struct tutti_ns *ns;
 	int status = CLI_DONE, result = 0;
@@ -181,17 +224,16 @@ static int run_ls(const struct cli_call *call)
 	if (!s)
 		return status;
 	ns = cli_pool_ns(call, s, a->ns, &status);
-	st.list = call->json ? json_array() : NULL;
 	if (ns)
 		result = tutti_ns_each(ns, ls_block, &st);
 	if (result < 0)
 		status = cli_fail(call, result, "listing blocks");
-	if (call->json && status == CLI_DONE)
-		cli_print_json(json_pack("{s:I, s:O}", "namespace",
-		                         a->ns == CLI_NS_DEFAULT ? (json_int_t)0 : (json_int_t)a->ns, "blocks",
-		                         st.list));
-	json_decref(st.list);
-	return cli_pool_close(call, s, status);
+	/* Closed before the first line is out: who reads it may open the pool. */
+	status = cli_pool_close(call, s, status);
+	if (status == CLI_DONE)
+		ls_print(call, a->ns == CLI_NS_DEFAULT ? 0 : a->ns, &st);
+	free(st.lines);
+	return status;
 }
 
 const struct cli_verb verb_ls = {
@@ -222,7 +264,8 @@ static const struct cli_option verify_options[] = {
     {"namespace", 'n', CLI_COUNT, offsetof(struct verify_args, ns), "N", NULL, 0, UINT32_MAX,
      "Only this namespace. Default: all."},
     {"repair", 0, CLI_FLAG, offsetof(struct verify_args, repair), NULL, NULL, 0, 0,
-     "Take damaged blocks, and those that build on them, out of the pool."},
+     "Take damaged blocks, and those that build on them, out of the pool; without --namespace, also wipe records and "
+     "headers that are lost."},
 };
 
 static int verify_ns(const struct cli_call *call, struct tutti_store *s, uint32_t i, int repair, json_t *list,
@@ -259,12 +302,25 @@ static int verify_ns(const struct cli_call *call, struct tutti_store *s, uint32_
 	return CLI_DONE;
 }
 
+/* What the open found damaged outside of blocks. */
+static void print_found(const struct tutti_pool_info *i, int repaired)
+{
+	if (i->damaged_records || i->recovered_bad)
+		printf("lost when the pool was opened: %" PRIu64 " records of namespaces or segments, %" PRIu64
+		       " headers of blocks were damaged%s\n",
+		       i->damaged_records, i->recovered_bad, repaired ? "; they are wiped" : "");
+	if (i->healed_copies)
+		printf("healed when the pool was opened: %u superblocks or records had a damaged copy; nothing was "
+		       "lost, the other one was written over it\n",
+		       i->healed_copies);
+}
+
 static int run_verify(const struct cli_call *call)
 {
 	const struct verify_args *a = call->args;
 	struct tutti_pool_info info = {0};
-	uint64_t bad = 0, first, last;
-	int status = CLI_DONE, failed;
+	uint64_t bad = 0, wiped = 0, first, last;
+	int status = CLI_DONE, failed, result;
 	struct tutti_store *s;
 	json_t *list;
 
@@ -277,13 +333,15 @@ static int run_verify(const struct cli_call *call)
 	last = a->ns == CLI_NS_DEFAULT ? info.n_namespaces : a->ns + 1;
 	for (uint64_t i = first; i < last && status == CLI_DONE; i++)
 		status = verify_ns(call, s, (uint32_t)i, a->repair, list, &bad);
+	if (status == CLI_DONE && a->repair && a->ns == CLI_NS_DEFAULT) {
+		result = tutti_store_repair(s, &wiped);
+		status = result ? cli_fail(call, result, "repairing") : CLI_DONE;
+	}
 	failed = status != CLI_DONE; /* and said so */
-	if (status == CLI_DONE && (bad || info.damaged_records || info.recovered_bad))
+	if (status == CLI_DONE && (bad || info.damaged_records || info.recovered_bad || info.healed_copies))
 		status = CLI_FINDING;
-	if (!call->json && (info.damaged_records || info.recovered_bad))
-		printf("lost when the pool was opened: %" PRIu64 " records of namespaces or segments, %" PRIu64
-		       " headers of blocks were damaged\n",
-		       info.damaged_records, info.recovered_bad);
+	if (!call->json)
+		print_found(&info, a->repair && a->ns == CLI_NS_DEFAULT && !failed);
 	if (!call->json && !info.n_namespaces && !failed)
 		printf("the pool is empty\n");
 	if (!call->json && bad && !a->repair)
@@ -292,8 +350,11 @@ static int run_verify(const struct cli_call *call)
 		        "'tutti verify --repair' takes them out.\n",
 		        bad);
 	if (call->json && !failed)
-		cli_print_json(json_pack("{s:O, s:o, s:b}", "namespaces", list, "damaged", cli_json_u64(bad),
-		                         "repaired", a->repair));
+		cli_print_json(json_pack("{s:O, s:o, s:o, s:o, s:o, s:o, s:b}", "namespaces", list, "damaged",
+		                         cli_json_u64(bad), "lost_records", cli_json_u64(info.damaged_records),
+		                         "lost_headers", cli_json_u64(info.recovered_bad), "healed_copies",
+		                         cli_json_u64(info.healed_copies), "wiped", cli_json_u64(wiped), "repaired",
+		                         a->repair));
 	json_decref(list);
 	return cli_pool_close(call, s, status);
 }
@@ -303,8 +364,9 @@ const struct cli_verb verb_verify = {
     .operands = "POOL...",
     .summary = "Read and check every block of a pool.",
     .description =
-        "Reads every committed block and compares headers and checksums. Exit status 1 if a block is damaged, "
-                   "repaired or not.",
+        "Reads every committed block and compares headers and checksums, and says what of the pool's own records was "
+        "damaged when it was opened. Exit status 1 if anything was, repaired or not; what is repaired is not found "
+        "again. CPU threads do the reading, whatever executor the engine uses.",
     .example = "tutti verify --repair /var/cache/kv.pool",
     .options = verify_options,
     .n_options = sizeof(verify_options) / sizeof(verify_options[0]),

@@ -251,6 +251,25 @@ static int verify_rank(struct tutti_ns *ns, uint32_t rank, const struct list *l,
 	return rc ? rc : closed;
 }
 
+int tutti_store_repair(struct tutti_store *s, uint64_t *wiped)
+{
+	struct tutti_pool_info info;
+	uint64_t n = 0;
+	int rc;
+
+	if (!s)
+		return err_set(-EINVAL, "tutti_store_repair: NULL");
+	rc = tutti_store_info(s, &info);
+	for (uint64_t i = 0; i <= info.segments && !rc; i++) {
+		pthread_mutex_lock(&s->lock);
+		rc = i ? store_repair_headers(s->st, (uint32_t)i - 1, &n) : store_repair_records(s->st, &n);
+		pthread_mutex_unlock(&s->lock);
+	}
+	if (wiped)
+		*wiped = n;
+	return rc;
+}
+
 int tutti_verify(struct tutti_ns *ns, int repair, tutti_progress_fn progress, void *arg, uint64_t *checked,
                  uint64_t *bad)
 {

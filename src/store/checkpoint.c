@@ -247,6 +247,8 @@ int store_checkpoint_write(struct store *s)
 	int r = 0;
 
 	s->super.checkpoint_bytes = s->super.checkpoint_sum = 0;
+	if (store_repair_pending(s)) /* a checkpoint would say that what is lost was nobody's */
+		return 0;
 	t.total = stream_bytes(s, &head.n_namespaces);
 	if (t.total > s->super.checkpoint_room_bytes) {
 		log_note("the index needs a checkpoint of %llu bytes, the pool has room for %llu: the next open reads "

@@ -306,7 +306,7 @@ int store_ns_remove(struct store_ns *ns)
 
 	/* A wipe that is cut short leaves a record of an empty namespace, or none. */
 	if (!r)
-		r = store_table_wipe_ns(ns);
+		r = store_table_wipe_ns(s, ns->number);
 	if (r)
 		return r;
 	s->ns[ns->number] = NULL;
@@ -352,9 +352,9 @@ int store_view(const struct store_media *m, const struct tutti_key *ns_digest, u
 	if (!super || !w || !facts)
 		r = err_set(-ENOMEM, "no memory to look at the pool");
 	else
-		r = store_super_read(m, 0, super, &copy);
+		r = store_super_read(m, 0, super, &copy, NULL);
 	if (!r)
-		r = store_super_check_devices(m, super);
+		r = store_super_check_devices(m, super, NULL);
 	if (!r && rank >= super->ranks)
 		r = err_set(-EINVAL, "rank %u: the pool has %u ranks", rank, super->ranks);
 	if (!r)

@@ -51,17 +51,23 @@ struct ordered {
 	uint32_t slot, depth;
 };
 
+/* One with another number of objects is not damaged: an earlier owner of the segment left it. */
+int store_header_damaged(const struct store_ns *ns, const struct wire_header *h)
+{
+	uint32_t objects = geom_objects(&ns->geom);
+
+	return geom_header_check(h, objects) == GEOM_HEADER_CORRUPT && h->objects == objects;
+}
+
 /* One header of one rank: sound and current, or not. *bad: damaged. */
 static int header_current(const struct scan *c, const struct wire_header *h, uint32_t rank, uint64_t first_sequence,
                           int *bad)
 {
-	enum geom_header_state state = geom_header_check(h, geom_objects(&c->ns->geom));
-
-	if (state == GEOM_HEADER_CORRUPT)
-		*bad = 1;
-	return state == GEOM_HEADER_OK && h->rank == rank && h->generation == c->ns->generation &&
-	       geom_key_equal(h->ns_digest, c->ns->digest.b) && h->object_bytes == c->ns->geom.object_bytes &&
-	       h->sequence >= first_sequence && h->sequence >> 40 <= c->s->super.epoch && h->depth <= DEPTH_MAX;
+	*bad |= store_header_damaged(c->ns, h);
+	return geom_header_check(h, geom_objects(&c->ns->geom)) == GEOM_HEADER_OK && h->rank == rank &&
+	       h->generation == c->ns->generation && geom_key_equal(h->ns_digest, c->ns->digest.b) &&
+	       h->object_bytes == c->ns->geom.object_bytes && h->sequence >= first_sequence &&
+	       h->sequence >> 40 <= c->s->super.epoch && h->depth <= DEPTH_MAX;
 }
 
 static int headers_agree(const struct wire_header *a, const struct wire_header *b)

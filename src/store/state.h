@@ -21,6 +21,7 @@
 
 #include "store/store.h"
 #include "wire/disk.h"
+#include "wire/header.h"
 
 #define NONE UINT32_MAX
 #define DEPTH_MAX 0xffffffu
@@ -66,6 +67,7 @@ struct store_ns {
 	uint32_t number;
 	int used;    /* there is such a namespace */
 	int durable; /* its record on disk says what is here */
+	int damaged; /* a copy of it, at open */
 	uint64_t generation;
 	uint64_t record_sequence;
 	uint32_t record_copy; /* the newer one: 0, 1 */
@@ -103,7 +105,8 @@ enum segment_state {
 };
 
 struct segment {
-	uint8_t state, prewritten, prewrite_failed, copy, damaged;
+	uint8_t state, prewritten, prewrite_failed, copy;
+	uint8_t damaged; /* copies of its record, until it is written again */
 	uint8_t left; /* free: what lies in it is void by a durable record, and the medium may be told so */
 	uint32_t owner; /* number of the namespace */
 	uint32_t stamp; /* last use of any of its blocks, or of a descendant: the owner's clock */
@@ -149,6 +152,10 @@ struct store {
 	uint64_t failed_syncs, deallocated_segments, failed_deallocations;
 	int dirty, was_clean, sync_failing;
 	uint64_t recovered_slots, recovered_orphans, recovered_bad, damaged_records;
+	/* What open found damaged; see repair.c. Bit i: namespace i, device i's copy. */
+	uint64_t ns_damaged, ns_owning, ns_lost;
+	uint8_t super_damaged[TUTTI_DEVICES_MAX];
+	uint32_t healed_copies;
 	uint64_t (*now_ns)(void *arg);
 	void *now_arg;
 	tutti_progress_fn progress;
@@ -187,8 +194,13 @@ int store_io_flush(const struct store_media *m, uint32_t dev);
 int store_io_many(const struct store_media *m, struct store_io *ios, uint32_t n);
 
 /* super.c */
-int store_super_read(const struct store_media *m, uint32_t dev, struct wire_super *out, uint32_t *copy);
-int store_super_check_devices(const struct store_media *m, const struct wire_super *super);
+/* *damaged (may be NULL): bit i, copy i is not sound. */
+int store_super_read(const struct store_media *m, uint32_t dev, struct wire_super *out, uint32_t *copy,
+                     uint8_t *damaged);
+int store_super_check_devices(const struct store_media *m, const struct wire_super *super,
+                              uint8_t damaged[TUTTI_DEVICES_MAX]);
+/* Writes the sound copy over the damaged one of a device. */
+int store_super_heal(const struct store_media *m, uint32_t dev);
 /* Writes s->super over the older copy and flushes. */
 int store_super_write(struct store *s);
 
@@ -197,10 +209,8 @@ int store_table_format(const struct store_media *m, const struct wire_super *sup
 int store_table_read(struct store *s);
 int store_table_write_ns(struct store_ns *ns);
 /* Zeros, durably, over both copies of the record. */
-int store_table_wipe_ns(struct store_ns *ns);
+int store_table_wipe_ns(struct store *s, uint32_t number);
 int store_table_write_segment(struct store *s, uint32_t segment);
-/* After open: writes again what had a damaged copy. A failure is logged; the other copy is there. */
-void store_table_heal(struct store *s);
 /* For a lane: the record of a digest. */
 int store_table_find_ns(const struct store_media *m, const struct wire_super *super, const struct tutti_key *digest,
                         struct wire_ns *out);
@@ -266,8 +276,15 @@ void store_hold_sweep(struct store *s, int now);
 void store_hold_look(struct store *s, uint32_t hold);
 void store_hold_settle(struct store *s);
 
+/* repair.c */
+void store_repair_judge(struct store *s, int all_known);
+void store_repair_heal(struct store *s);
+/* 1: records are lost, and neither wiped nor used again. */
+int store_repair_pending(const struct store *s);
+
 /* recover.c, checkpoint.c. load: -EBADMSG where the checkpoint does not hold; then scan. */
 int store_recover(struct store *s);
+int store_header_damaged(const struct store_ns *ns, const struct wire_header *h);
 int store_checkpoint_write(struct store *s);
 int store_checkpoint_load(struct store *s);
 void store_progress(struct store *s, const char *what, uint64_t done, uint64_t total);

@@ -39,13 +39,15 @@ static void forget(struct store *s)
 		s->segments[i].stamp = 0;
 }
 
-static int fill_index(struct store *s)
+/* *known: a checkpoint told all that namespaces have. */
+static int fill_index(struct store *s, int *known)
 {
 	int r = -EBADMSG;
 
 	s->was_clean = (int)s->super.clean;
 	if (s->super.clean && s->super.checkpoint_bytes) {
 		r = store_checkpoint_load(s);
+		*known = !r;
 		if (!r)
 			return 0;
 		if (r != -EBADMSG && r != -EIO && r < 0)
@@ -89,12 +91,12 @@ static int store_begin(struct store *s, const struct store_media *m, const struc
 	s->page = store_io_alloc(sizeof(struct wire_super));
 	if (!s->page)
 		return err_set(-ENOMEM, "no memory to open the pool");
-	r = store_super_read(m, 0, &s->super, &s->super_copy);
+	r = store_super_read(m, 0, &s->super, &s->super_copy, &s->super_damaged[0]);
 	if (r)
 		return r;
 	if (s->super.device)
 		return err_set(-ENODEV, "this is device %u of its pool; device 0 must be named first", s->super.device);
-	r = store_super_check_devices(m, &s->super);
+	r = store_super_check_devices(m, &s->super, s->super_damaged);
 	if (r)
 		return r;
 	s->n_segments = s->super.n_segments;
@@ -105,7 +107,7 @@ static int store_begin(struct store *s, const struct store_media *m, const struc
 int store_open(const struct store_media *m, const struct store_open_opts *o, struct store **out)
 {
 	struct store *s = calloc(1, sizeof(*s));
-	int r;
+	int known = 0, r;
 
 	if (!s)
 		return err_set(-ENOMEM, "no memory to open the pool");
@@ -113,14 +115,15 @@ int store_open(const struct store_media *m, const struct store_open_opts *o, str
 	if (!r)
 		r = store_table_read(s);
 	if (!r)
-		r = fill_index(s);
+		r = fill_index(s, &known);
 	if (!r)
 		r = take_over(s, o);
 	if (r) {
 		store_free(s);
 		return r;
 	}
-	store_table_heal(s);
+	store_repair_judge(s, known);
+	store_repair_heal(s);
 	*out = s;
 	return 0;
 }
@@ -230,6 +233,7 @@ void store_info(struct store *s, struct tutti_pool_info *out)
 	out->damaged_records = s->damaged_records;
 	out->failed_syncs = s->failed_syncs;
 	out->sync_failing = s->sync_failing;
+	out->healed_copies = s->healed_copies;
 	out->deallocated_segments = s->deallocated_segments;
 	out->failed_deallocations = s->failed_deallocations;
 }

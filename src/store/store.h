@@ -3,8 +3,8 @@
  * data path. core serialises calls, carries blobs, and does the public checks.
  *
  * Layers, from below: media.h (I/O) - super.c (superblock), table.c (segment and namespace records), recover.c,
- * checkpoint.c - index.c (hash table, chains, LRU), space.c (sets, free slots), hold.c (leases, reservations) -
- * store.c (this interface).
+ * checkpoint.c, repair.c - index.c (hash table, chains, LRU), space.c (sets, free slots), hold.c (leases, reservations)
+ * - store.c (this interface).
  */
 #ifndef TUTTI_STORE_STORE_H
 #define TUTTI_STORE_STORE_H
@@ -100,6 +100,13 @@ int store_prewrite_done(struct store *s, uint32_t segment, int result);
 void store_data_range(const struct store *s, uint32_t dev, uint64_t *first_byte, uint64_t *end_byte);
 int store_deallocate_next(struct store *s, uint32_t *segment, struct store_extent *extents, uint32_t *n_extents);
 int store_deallocate_done(struct store *s, uint32_t segment, int result);
+
+/*
+ * Repair: wipes what the open found damaged and nobody has. First the records, then the headers of each segment, of
+ * free slots alone. *wiped counts up.
+ */
+int store_repair_records(struct store *s, uint64_t *wiped);
+int store_repair_headers(struct store *s, uint32_t segment, uint64_t *wiped);
 
 /* ---- keys ---- */
 

@@ -58,11 +58,13 @@ static int super_makes_sense(const struct wire_super *w)
 	       w->checkpoint_bytes <= w->checkpoint_room_bytes && !w->owner_host[WIRE_HOST_BYTES - 1];
 }
 
-int store_super_read(const struct store_media *m, uint32_t dev, struct wire_super *out, uint32_t *copy)
+int store_super_read(const struct store_media *m, uint32_t dev, struct wire_super *out, uint32_t *copy,
+                     uint8_t *damaged)
 {
 	struct wire_super *w;
 	int best = -1, seen = 0, other_version = 0, r;
 	uint32_t unread = 0;
+	uint8_t bad = 3;
 
 	if (m->bytes[dev] < HEAD_BYTES)
 		return err_set(-ENOMEDIUM, "device %u holds no pool: it is too small for one", dev);
@@ -76,10 +78,14 @@ int store_super_read(const struct store_media *m, uint32_t dev, struct wire_supe
 		seen = 1;
 		if (w[i].version != WIRE_DISK_VERSION)
 			other_version = (int)w[i].version;
-		else if (super_sum(&w[i]) == w[i].sum && super_makes_sense(&w[i]) &&
-		         (best < 0 || w[i].sequence > w[best].sequence))
-			best = i;
+		else if (super_sum(&w[i]) == w[i].sum && super_makes_sense(&w[i])) {
+			bad &= (uint8_t) ~(1 << i);
+			if (best < 0 || w[i].sequence > w[best].sequence)
+				best = i;
+		}
 	}
+	if (damaged)
+		*damaged = bad;
 	if (!r && best >= 0) {
 		*out = w[best];
 		*copy = (uint32_t)best;
@@ -100,7 +106,8 @@ int store_super_read(const struct store_media *m, uint32_t dev, struct wire_supe
 	return r;
 }
 
-int store_super_check_devices(const struct store_media *m, const struct wire_super *super)
+int store_super_check_devices(const struct store_media *m, const struct wire_super *super,
+                              uint8_t damaged[TUTTI_DEVICES_MAX])
 {
 	struct wire_super *w;
 	int r = 0;
@@ -117,7 +124,7 @@ int store_super_check_devices(const struct store_media *m, const struct wire_sup
 			r = err_set(-ENODEV, "device %u has %llu bytes, the pool needs %llu of it: it was truncated", d,
 			            (unsigned long long)m->bytes[d], (unsigned long long)super->device_bytes[d]);
 		else if (d)
-			r = store_super_read(m, d, w, &copy);
+			r = store_super_read(m, d, w, &copy, damaged ? &damaged[d] : NULL);
 		if (!r && d && memcmp(w->uuid, super->uuid, sizeof(w->uuid)))
 			r = err_set(-ENODEV, "device %u belongs to another pool", d);
 		else if (!r && d && w->device != d)
@@ -156,6 +163,21 @@ int store_super_write(struct store *s)
 	return r;
 }
 
+int store_super_heal(const struct store_media *m, uint32_t dev)
+{
+	struct wire_super *w = malloc(sizeof(*w));
+	uint8_t damaged = 0;
+	uint32_t copy;
+	int r = w ? store_super_read(m, dev, w, &copy, &damaged) : err_set(-ENOMEM, "no memory to read a superblock");
+
+	if (!r && damaged)
+		r = super_put(m, dev, !copy, w);
+	if (!r && damaged)
+		r = store_io_flush(m, dev);
+	free(w);
+	return r;
+}
+
 int store_probe(const struct store_media *m, uint32_t dev, struct store_probe *out)
 {
 	struct wire_super *w;
@@ -168,7 +190,7 @@ int store_probe(const struct store_media *m, uint32_t dev, struct store_probe *o
 	w = malloc(sizeof(*w));
 	if (!w)
 		return err_set(-ENOMEM, "no memory to read a superblock");
-	r = store_super_read(m, dev, w, &copy);
+	r = store_super_read(m, dev, w, &copy, NULL);
 	if (!r) {
 		memcpy(out->uuid, w->uuid, sizeof(out->uuid));
 		out->version = w->version;

@@ -110,17 +110,17 @@ static int read_namespaces(struct store *s, uint8_t *batch)
 
 		if (best >= 0) {
 			r = store_ns_make(s, i, &w[best], &s->ns[i]);
-			if (!r)
+			if (!r) {
 				s->ns[i]->record_copy = (uint32_t)best;
+				s->ns[i]->damaged = !ns_sound(&w[!best], &s->super, i);
+			}
 			if (r == -EBADMSG) {
-				log_warn("namespace %u: its record makes no sense (%s); its blocks are lost", i,
-				         err_text());
-				s->damaged_records++;
+				log_warn("namespace %u: its record makes no sense: %s", i, err_text());
+				s->ns_damaged |= 1ull << i;
 				r = 0;
 			}
 		} else if (was_written((const uint8_t *)&w[0]) && was_written((const uint8_t *)&w[1])) {
-			log_warn("namespace %u: both copies of its record are damaged; its blocks are lost", i);
-			s->damaged_records++;
+			s->ns_damaged |= 1ull << i;
 		}
 	}
 	return r;
@@ -134,6 +134,8 @@ static void segment_take(struct store *s, uint32_t number, const struct wire_seg
 	g->sequence = w->sequence;
 	g->prewritten = (w->flags & WIRE_SEGMENT_PREWRITTEN) != 0;
 	g->first_sequence = w->first_sequence;
+	if (w->owner < STORE_NAMESPACES_MAX)
+		s->ns_owning |= 1ull << w->owner;
 	if (w->owner >= STORE_NAMESPACES_MAX || !s->ns[w->owner])
 		return;
 	/* Cleared, by a record that counts, and not handed out since. */
@@ -162,13 +164,9 @@ static int read_segments(struct store *s, uint8_t *batch)
 
 			uint32_t best = first && second ? w[1].sequence > w[0].sequence : (uint32_t)second;
 
-			s->segments[at + i].damaged = (uint8_t)(!first || !second);
-			if (first || second) {
+			s->segments[at + i].damaged = (uint8_t)(!first + !second);
+			if (first || second)
 				segment_take(s, at + i, &w[best], best);
-				continue;
-			}
-			log_warn("segment %u: both copies of its record are damaged; its blocks are lost", at + i);
-			s->damaged_records++;
 		}
 	}
 	return r;
@@ -220,10 +218,9 @@ int store_table_write_ns(struct store_ns *ns)
 	return r;
 }
 
-int store_table_wipe_ns(struct store_ns *ns)
+int store_table_wipe_ns(struct store *s, uint32_t number)
 {
-	struct store *s = ns->s;
-	uint64_t offset = s->super.ns_start_bytes + 2ull * ns->number * WIRE_PAGE_BYTES;
+	uint64_t offset = s->super.ns_start_bytes + 2ull * number * WIRE_PAGE_BYTES;
 	int r = 0;
 
 	memset(s->page, 0, WIRE_PAGE_BYTES);
@@ -258,18 +255,9 @@ int store_table_write_segment(struct store *s, uint32_t segment)
 		if (!r)
 			g->copy = !g->copy;
 	}
+	if (!r)
+		g->damaged = 0;
 	return r;
-}
-
-void store_table_heal(struct store *s)
-{
-	for (uint32_t i = 0; i < s->n_segments; i++) {
-		if (!s->segments[i].damaged)
-			continue;
-		log_note("segment %u: a copy of its record was damaged and is written again", i);
-		if (store_table_write_segment(s, i))
-			log_warn("segment %u: its record could not be written again: %s", i, err_text());
-	}
 }
 
 int store_table_find_ns(const struct store_media *m, const struct wire_super *super, const struct tutti_key *digest,

@@ -406,6 +406,37 @@ def test_verify_finds_and_repairs():
     assert x["sum"]["mismatched_bytes"] == 0
 
 
+def test_verify_tells_of_the_pools_own_records_once():
+    p = make_pool("records", replay=["--fit", "12M", "--turns", "1"])
+    model = run_json("info", p)["namespaces"][0]["model"]
+
+    def damage(*places):
+        with open(p, "r+b") as f:
+            for at in places:
+                f.seek(at)
+                f.write(b"damage" * 20)
+    damage(8192 + 300)  # the second superblock
+    assert "1 superblocks or records had a damaged copy" in run("verify", p, status=1).stdout
+    assert run_json("verify", p)["healed_copies"] == 0
+    damage(300)  # the first one
+    assert "healed" in run("info", p).stdout
+    damage(16384 + 300)
+    info = run_json("info", p)
+    assert info["healed_copies"] == 1 and info["namespaces"][0]["model"] == model
+    damage(16384 + 60 * 8192 + 300, 16384 + 60 * 8192 + 4396)  # never used
+    v = run_json("verify", p, status=1)
+    assert v["lost_records"] == 0 and v["healed_copies"] == 1 and v["namespaces"][0]["checked"] > 0
+    damage(16384 + 300, 16384 + 4396)
+    for _ in range(2):
+        v = run_json("verify", p, status=1)
+        assert v["lost_records"] == 1 and not v["namespaces"] and not v["wiped"]
+    assert "--repair" in run("info", p).stdout
+    v = run_json("verify", "--repair", p, status=1)
+    assert v["lost_records"] == 1 and v["wiped"] == 1, v
+    assert run_json("verify", p)["lost_records"] == 0
+    assert run_json("replay", "--pool", p, *SMALL, "--fit", "12M", "--turns", "1")["sum"]["mismatched_bytes"] == 0
+
+
 def test_clear():
     p = make_pool("clear", replay=["--fit", "12M", "--turns", "1"])
     fails(2, "--all", args=["clear", p])
