@@ -24,7 +24,7 @@ from .bytecache import ByteCache
 from .errors import (AgainError, BusyError, CanceledError, CorruptError, DeadLaneError, DeadlineError, DeniedError,
                      ExistsError, ForkedError, InvalidError, NoDeviceError, NoMemoryError, NoPoolError, NoSpaceError,
                      NotFoundError, NotSupportedError, NvmeError, StaleError, TuttiError, VersionError)
-from .lane import Lane, LaneInfo, LaneStats, Plan
+from .lane import Lane, LaneInfo, LaneStats, Plan, completion_result
 from .layout import KvLayout, Strided, strided
 from .memory import KvMemory
 from .pool import (Block, Lease, Match, ModelTiming, Namespace, NamespaceInfo, Pool, PoolInfo, Reservation,
@@ -39,6 +39,6 @@ __all__ = [
     "DeadlineError", "DeniedError", "ExistsError", "ForkedError", "InvalidError", "KvLayout", "KvMemory", "Lane",
     "LaneInfo", "LaneStats", "Lease", "Match", "ModelTiming", "Namespace", "NamespaceInfo", "NamespaceSpec",
     "NoDeviceError", "NoMemoryError", "NoPoolError", "NoSpaceError", "NotFoundError", "NotSupportedError", "NvmeError",
-    "Plan", "Pool", "PoolInfo", "Reservation", "StaleError", "Strided", "TuttiError", "VersionError", "join_keys",
-    "keys", "log_to", "parse_bytes", "split_keys", "strided",
+    "Plan", "Pool", "PoolInfo", "Reservation", "StaleError", "Strided", "TuttiError", "VersionError",
+    "completion_result", "join_keys", "keys", "log_to", "parse_bytes", "split_keys", "strided",
 ]

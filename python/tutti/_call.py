@@ -169,7 +169,8 @@ def _integers(values: Any, c_type: str, code: str) -> Any:
 
 
 def path_list(paths: Paths) -> list[str]:
-    """One path or several, as text. InvalidError: none, or a name with a NUL, which C would take for its end."""
+    """One path or several, as text. InvalidError: none, a name with a NUL, which C would take for its end, or two names
+    of one file."""
     one = isinstance(paths, (str, bytes)) or hasattr(paths, "__fspath__")
     given: Any = [paths] if one else paths
     names = [os.fsdecode(p) for p in given]
@@ -178,6 +179,11 @@ def path_list(paths: Paths) -> list[str]:
     for name in names:
         if "\0" in name:
             raise InvalidError(errno.EINVAL, f"a path has a NUL character in it: {name!r}")
+    seen: dict[str, str] = {}
+    for name in names if len(names) > 1 else []:
+        first = seen.setdefault(os.path.realpath(name), name)
+        if first is not name:
+            raise InvalidError(errno.EINVAL, f"{first} and {name} are one and the same; name each device once")
     return names
 
 

@@ -185,6 +185,13 @@ class Lane:
         self.close()
 
 
+def completion_result(blob: Buffer) -> int:
+    """Why the first block that failed did, of the bytes that Plan.finish() gave: a negative errno or an NVMe status; 0:
+    none failed. -EBADMSG (a damaged block) also for what are no such bytes."""
+    raw = array_of("uint8_t", blob)
+    return int(lib.tutti_completion_result(raw, len(raw)))
+
+
 class Plan:
     """One retrieve or store on its way. End it with finish(); one that is forgotten is finished when it is
     collected."""

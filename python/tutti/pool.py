@@ -338,8 +338,10 @@ class Namespace:
         """Takes slots for those of `keys` that are not there; evicts least recently used blocks where none is free.
 
         parent: key before keys[0]; None at a chain's start; it must be committed or reserved. The blocks stay invisible
-        until complete(). NotFoundError: parent unknown. NoSpaceError: not one slot can be had. AgainError: too many
-        reservations. InvalidError: not a chain.
+        until complete(). A reservation ends early before a key that someone else is writing (store what comes behind it
+        with that key as the parent), before one that comes a second time, and where nothing can be evicted.
+        NotFoundError: parent unknown. NoSpaceError: not one slot can be had. AgainError: too many reservations.
+        InvalidError: not a chain (a committed key below another parent, or twice).
         """
         lease = ffi.new("struct tutti_lease *")
         try:

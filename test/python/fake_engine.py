@@ -23,7 +23,8 @@ TOKEN_BYTES = 16
 class Request:
     """What the connector may look at of vLLM's Request, and the engine's own notes."""
 
-    def __init__(self, request_id, prompt, max_tokens, salt=None, skip=False):
+    def __init__(self, request_id, prompt, max_tokens, salt=None, skip=False, mm_features=(), prompt_embeds=None,
+                 prompt_is_token_ids=None):
         self.request_id, self.cache_salt, self.skip_reading_prefix_cache = request_id, salt, skip
         self.all_token_ids, self.num_prompt_tokens = list(prompt), len(prompt)
         self.truth = list(prompt)  # with tokens that the scheduler has not seen yet
@@ -34,8 +35,9 @@ class Request:
         self.blocks = []
         self.state = "waiting"
         self.ready = False  # its load has ended
-        self.lora_request = self.prompt_embeds = None
-        self.mm_features, self.block_hashes = [], []
+        self.lora_request, self.block_hashes = None, []
+        self.mm_features, self.prompt_embeds = list(mm_features), prompt_embeds
+        self.prompt_is_token_ids = prompt_is_token_ids
         self.epoch = 0  # outputs of steps of an earlier one do not count
         self.got = 0
         self.promised = 0  # loads that were promised and not reported
@@ -47,9 +49,19 @@ class Request:
     def prefix(self, n):
         """Digest of the first n tokens. (A token that is computed again comes out the same.)"""
         while len(self.digests) <= n:
-            token = self.truth[len(self.digests) - 1]
-            self.digests.append(hashlib.sha256(self.digests[-1] + token.to_bytes(4, "little")).digest())
+            self.digests.append(hashlib.sha256(self.digests[-1] + self.input(len(self.digests) - 1)).digest())
         return self.digests[n]
+
+    def input(self, i):
+        """What the model is given at a position: an embedding, a part of an image, or a token."""
+        if self.prompt_embeds is not None and i < len(self.prompt_embeds):
+            if not (self.prompt_is_token_ids and self.prompt_is_token_ids[i]):
+                return b"embedding" + bytes(str(self.prompt_embeds[i].tolist()), "ascii")
+        for feature in self.mm_features:
+            at = i - feature.mm_position.offset
+            if 0 <= at < feature.mm_position.length:
+                return f"{feature.identifier} {at}".encode()
+        return self.truth[i].to_bytes(4, "little")
 
 
 @functools.lru_cache(1 << 16)

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import math
 import os
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -318,3 +319,200 @@ def test_a_path_may_be_bytes(path):
     assert cache.put("a", b"x") and cache.get("a") == b"x"
     cache.close()
     tutti.Pool.open(os.fsencode(path)).close()
+
+
+ODD = [-1, 1 << 70, 1.5, True, "many", None]
+
+
+@pytest.mark.parametrize("bad", ODD, ids=repr)
+def test_odd_numbers_are_value_errors(folder, path, both, bad):
+    """Never a bare TypeError or OverflowError of some C layer: what is wrong, and what would be right."""
+    keys, spec = both.ns.keys(tokens(2)), spec_of(tutti.KvMemory(1, 1, 4096).layout)
+    both.store(keys, [0, 1])
+    lease = both.ns.lookup(keys, lease_s=60).lease
+    plan = both.lane.plan(both.ns.plan_blob(lease, 0, 2), [2, 3])
+    timing = tutti.ModelTiming(read_latency_ns=bad)
+    calls = {
+        "ranks": lambda: tutti.Pool.format(folder / "x", "64M", ranks=bad),
+        "lane rank": lambda: tutti.Lane.open(path, both.ns.digest, rank=bad),
+        "sms": lambda: tutti.Lane.open(path, both.ns.digest, sms=bad),
+        "queue_depth": lambda: tutti.Lane.open(path, both.ns.digest, queue_depth=bad),
+        "store_queue_layers": lambda: tutti.Lane.open(path, both.ns.digest, store_queue_layers=bad),
+        "timing": lambda: tutti.Lane.open(path, both.ns.digest, controller="model", timing=timing),
+        "prewrite_ahead": lambda: tutti.Pool.open(path, prewrite_ahead=bad),
+        "first": lambda: both.ns.plan_blob(lease, bad, 1), "count": lambda: both.ns.plan_blob(lease, 0, bad),
+        "layer": lambda: plan.wait_layer(bad), "retrieve": lambda: plan.retrieve_layer(bad),
+        "store": lambda: plan.store_layer(bad), "stream": lambda: plan.wait_layer_stream(0, bad),
+        "block_tokens": lambda: tutti.keys(both.ns.digest, [1, 2], bad),
+        "spec": lambda: dataclasses.replace(spec, layers=bad).digest(),
+        "memory": lambda: tutti.KvMemory(1, bad, 4096), "value_bytes": lambda: tutti.ByteCache.open(path, bad),
+    }
+    if bad != "many":  # a size may be text, and then is refused as such
+        calls["bytes"] = lambda: tutti.parse_bytes(bad)
+        calls["bounce_bytes"] = lambda: tutti.Lane.open(path, both.ns.digest, bounce_bytes=bad)
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match="must be|whole number") as e:
+            call()
+        assert isinstance(e.value, tutti.InvalidError) and len(str(e.value)) > 20, name
+    assert tutti.keys(both.ns.digest, [1, 2], np.int64(1)) == tutti.keys(both.ns.digest, [1, 2], 1)
+    plan.finish()
+    both.ns.release(lease)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), True, "soon", -0.5])
+def test_odd_times_are_value_errors(path, both, bad):
+    keys = both.ns.keys(tokens(1))
+    for call in (lambda: both.ns.lookup(keys, lease_s=bad), lambda: both.ns.reserve(keys, lease_s=bad),
+                 lambda: tutti.Lane.open(path, both.ns.digest, deadline_s=bad),
+                 lambda: tutti.Pool.open(path, lock_wait_s=bad), lambda: tutti.Pool.open(path, sync_interval_s=bad)):
+        with pytest.raises(ValueError, match="seconds|negative"):
+            call()
+    both.store(keys, [0])
+    for forever in (math.inf, 1e300, 10 ** 400, None):
+        if forever is not None:
+            both.ns.release(both.ns.lookup(keys, lease_s=forever).lease)
+        plan = both.lane.plan(both.ns.plan_blob(both.ns.lookup(keys, lease_s=60).lease, 0, 1), [2])
+        plan.retrieve()
+        assert plan.wait_layer(LAYERS - 1, forever) and plan.finish(forever)
+
+
+def test_one_file_under_two_names(folder, path):
+    os.symlink(path, folder / "symlink")
+    os.link(path, folder / "link")
+    (folder / "sub").mkdir()
+    new = str(folder / "new")
+    for paths in ([path, folder / "symlink"], [path, folder / "link"], [new, folder / "sub" / ".." / "new"]):
+        with pytest.raises(tutti.InvalidError, match="one and the same"):
+            tutti.Pool.format(paths, "64M", overwrite=True)
+    assert not os.path.exists(new)
+    with tutti.Pool.open(path):
+        for name in ("symlink", "link"):
+            with pytest.raises(tutti.BusyError, match="has this pool open"):
+                tutti.Pool.open(folder / name, lock_wait_s=0.1)
+
+
+def test_a_namespace_is_removed(path, memory):
+    with Both(path, memory.layout) as b:
+        keys = b.ns.keys(tokens(3))
+        b.store(keys, [0, 1, 2])
+        other = b.pool.namespace(spec_of(memory.layout, model="other"))
+        assert len(b.pool.namespaces()) == 2 and b.pool.namespace(spec_of(memory.layout)) is b.ns
+        lease = b.ns.lookup(keys, lease_s=60).lease
+        with pytest.raises(tutti.BusyError, match="lease"):
+            b.ns.remove()
+        b.ns.release(lease)
+        b.ns.remove()
+        b.ns.remove()
+        assert not b.ns.is_open and other.is_open and b.pool.info().n_namespaces == 1
+        for call in (lambda: b.ns.lookup(keys), b.ns.info, b.ns.clear, lambda: b.ns.reserve(keys)):
+            with pytest.raises(tutti.InvalidError, match="removed"):
+                call()
+        again = b.pool.namespace(spec_of(memory.layout))
+        assert again is not b.ns and again.lookup(keys).blocks == 0
+
+
+def test_what_became_of_a_plan_in_short(path, memory):
+    with Both(path, memory.layout) as b:
+        keys = b.ns.keys(tokens(2))
+        b.store(keys, [0, 1])
+        want = bytes(memory.block(0, 1))
+
+        def retrieved():
+            lease = b.ns.lookup(keys, lease_s=60).lease
+            plan = b.lane.plan(b.ns.plan_blob(lease, 0, 2), [4, 5])
+            plan.retrieve()
+            done = plan.finish(60)
+            b.ns.release(lease)
+            return done
+
+        assert tutti.completion_result(retrieved()) == 0
+        assert tutti.completion_result(b"something else") == -errno.EBADMSG
+        at = open(path, "rb").read().index(want)
+        with open(path, "r+b") as f:
+            f.seek(at)
+            f.write(bytes(64))
+        assert tutti.completion_result(retrieved()) == -errno.EBADMSG
+        info = b.pool.info()
+        assert (info.failed_syncs, info.sync_failing) == (0, 0)
+
+
+def test_a_key_twice_in_a_chain(both):
+    keys = both.ns.keys(tokens(2))
+    twice = both.ns.reserve(keys + keys, lease_s=60)
+    assert twice[:2] == (0, 2)  # it ends where the first key comes again
+    behind = both.ns.reserve(keys, lease_s=60)
+    assert behind == (0, 0, tutti.Lease(0, 0, 0))  # someone else is writing them
+    more = both.ns.keys(tokens(3), extra=None)
+    assert both.ns.reserve(more[64:], parent=keys[32:], lease_s=60).blocks == 1  # but what comes behind them can be had
+    both.ns.cancel(twice.lease)
+    assert both.ns.reserve(keys[:32] * 2, lease_s=60)[:2] == (0, 1)
+
+
+def test_a_committed_key_twice_is_no_chain(both):
+    keys = both.ns.keys(tokens(2))
+    both.store(keys, [0, 1])
+    with pytest.raises(tutti.InvalidError, match="not a chain"):
+        both.ns.reserve(keys + keys)
+    assert both.ns.lookup(keys + keys).blocks == 2 and both.ns.info().reserved == 0
+
+
+def test_a_forgotten_cache_is_closed(folder):
+    cache = tutti.ByteCache.open(folder / "p", 100, size="32M")
+    cache.put("a", b"b")
+    was = set(os.listdir("/proc/self/fd"))
+    del cache  # at once: nothing in it waits for the garbage collector
+    assert len(os.listdir("/proc/self/fd")) < len(was)
+    with tutti.ByteCache.open(folder / "p", 100) as cache:
+        assert cache.get("a") == b"b" and cache.pool.info().clean == 1
+    pool = tutti.Pool.open(folder / "p")
+    ns = pool.namespaces()[0]
+    del pool
+    assert ns.info().committed == 1  # a namespace holds its pool
+    del ns
+    tutti.Pool.open(folder / "p", lock_wait_s=0.1).close()
+
+
+def test_a_cache_that_ends_with_the_interpreter(folder):
+    code = f"""if 1:
+        import threading, time, tutti
+        cache = tutti.ByteCache.open({str(folder / "p")!r}, 100, size="32M")
+        cache.put("a", b"b")
+        def work():
+            while True:
+                cache.get("a")
+        threading.Thread(target=work, daemon=True).start()
+        time.sleep(0.1)
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    with tutti.ByteCache.open(folder / "p", 100) as cache:
+        assert cache.get("a") == b"b"
+
+
+def test_a_cache_that_cannot_be_opened_leaves_nothing(folder, monkeypatch):
+    tutti.Pool.format(folder / "p", "32M")
+    was, threads = set(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    def fails(self, layout):
+        raise tutti.NoMemoryError(errno.ENOMEM, "no memory")
+
+    with monkeypatch.context() as m:
+        m.setattr(tutti.Lane, "register", fails)
+        with pytest.raises(tutti.NoMemoryError):
+            tutti.ByteCache.open(folder / "p", 100)
+    assert set(os.listdir("/proc/self/fd")) == was and len(os.listdir("/proc/self/task")) == threads
+    with tutti.ByteCache.open(folder / "p", 100) as cache:
+        with monkeypatch.context() as m:
+            m.setattr(tutti.Lane, "close", lambda self: (_ for _ in ()).throw(tutti.BusyError(errno.EBUSY, "busy")))
+            with pytest.raises(tutti.BusyError):
+                cache.close()
+        assert not cache.pool.is_open  # all the same
+
+
+def test_the_readme_s_example_runs(folder, monkeypatch):
+    text = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(folder)
+    facts = {}
+    exec(code, facts)
+    with tutti.Pool.open("new.pool") as pool:
+        assert pool.info().clean == 1 and pool.namespaces()[0].info().committed == 2

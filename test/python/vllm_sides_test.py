@@ -8,11 +8,12 @@ import random
 import sys
 import types
 
+import numpy as np
 import pytest
 from fake_engine import LAYERS, SIZE, TOKEN_BYTES, Engine, Request, Variant, block_bytes
 from fake_store import FakeLane, FakeNamespace, split
 from tutti.vllm.breakeven import Rates
-from tutti.vllm.keys import Chain
+from tutti.vllm.keys import Chain, cacheable
 from tutti.vllm.options import Options
 from tutti.vllm.scheduler import Scheduler
 from tutti.vllm.worker import Worker
@@ -122,6 +123,105 @@ def test_a_salt_parts_tenants():
         engine.drain()
         engine.cached.clear(), engine.hash_of.clear()
     assert engine.scheduler.counts["hit_blocks"] == 33 // SIZE  # of the last one alone
+
+
+try:
+    from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+except Exception:  # not here: the same fields
+    class MultiModalFeatureSpec(types.SimpleNamespace):
+        pass
+
+    class PlaceholderRange(types.SimpleNamespace):
+        pass
+
+
+def image(name, offset, length):
+    return MultiModalFeatureSpec(data=None, modality="image", identifier=name, mm_position=PlaceholderRange(
+        offset=offset, length=length))
+
+
+def hits_of(requests):
+    """Blocks that each of the requests, one after the other, finds of those before it; all bytes are checked."""
+    r, hits = random.Random(5), []
+    ns, lanes, engine = make(r, slots=500, blocks=100)
+    engine.variant.apc = False
+    for q in requests:
+        before = engine.scheduler.counts["hit_blocks"]
+        engine.add(q)
+        engine.drain()
+        hits.append(engine.scheduler.counts["hit_blocks"] - before)
+    settled(ns, lanes, engine, [q for q in requests if cacheable(q)])
+    return hits
+
+
+def test_images_are_told_apart_by_content_and_place():
+    """An image's tokens are all the same placeholder: only the feature says which image, and which part of it."""
+    prompt = [7] * 6 + [99] * 10 + [7] * 17  # blocks of 4; the image lies in blocks 1 to 3
+    asked = [image("a", 6, 10)], [image("a", 6, 10)], [image("b", 6, 10)], [], [image("a", 7, 9)], [image("b", 6, 10)]
+    requests = [Request(f"q{i}", prompt, 2, mm_features=features) for i, features in enumerate(asked)]
+    assert hits_of(requests) == [0, 8, 1, 1, 1, 8]
+    two = [Request(f"r{i}", prompt, 2, mm_features=[image("a", 6, 4), image(second, 10, 6)]) for i, second in
+           enumerate("aab")]
+    assert hits_of(two) == [0, 8, 2]
+    nameless = [Request(f"s{i}", prompt, 2, mm_features=[image(None, 6, 10)]) for i in range(2)]
+    assert hits_of(nameless) == [0, 0]  # it can't be told which image that is: neither stored nor loaded
+
+
+class Embeds:
+    """What is asked of a torch tensor, where there is no torch."""
+
+    def __init__(self, rows):
+        self.array, self.dtype, self.is_cuda = np.asarray(rows, np.float32), "torch.float32", False
+        self.shape = self.array.shape
+
+    def __len__(self):
+        return len(self.array)
+
+    def __getitem__(self, i):
+        return Embeds(self.array[i])
+
+    def cpu(self):
+        return self
+
+    def contiguous(self):
+        return Embeds(np.ascontiguousarray(self.array))
+
+    def data_ptr(self):
+        return self.array.__array_interface__["data"][0]
+
+    def stride(self):
+        return tuple(s // self.array.itemsize for s in self.array.strides)
+
+    def element_size(self):
+        return self.array.itemsize
+
+    def tolist(self):
+        return self.array.tolist()
+
+
+def tensors():
+    kinds = [lambda rows: Embeds(rows)]
+    try:
+        import torch
+    except Exception:
+        return kinds
+    return kinds + [lambda rows, d=d: torch.tensor(rows, dtype=d) for d in (torch.float32, torch.bfloat16)]
+
+
+@pytest.mark.parametrize("tensor", tensors())
+def test_prompt_embeddings_are_in_the_key(tensor):
+    """Their tokens are all 0: only the embeddings say what the prompt is."""
+    def rows(n, change=None):
+        return tensor([[float(i), float(i == change)] for i in range(n)])
+
+    def ask(i, embeds, mask=None):
+        return Request(f"q{i}", [0] * 21, 2, prompt_embeds=embeds, prompt_is_token_ids=mask)
+
+    wide = tensor([[float(i), float(i == 9), 5.0] for i in range(21)])[:, :2]  # the same bytes, not one after the other
+    mask = [i % 3 == 0 for i in range(21)]
+    asked = [(rows(21), None), (rows(21), None), (rows(21, 9), None), (wide, None), (rows(20), None), (None, None),
+             (rows(21), mask), (rows(21), mask), (rows(21), [False] * 21)]
+    assert hits_of([ask(i, *each) for i, each in enumerate(asked)]) == [0, 5, 2, 5, 5, 0, 0, 5, 0]
 
 
 def test_min_prefix_and_clear():

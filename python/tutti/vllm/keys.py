@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import array
 import hashlib
+import math
 import struct
 from collections.abc import Callable
 from typing import Any
+
+from .._native import ffi
+from ..layout import strided
 
 KEY_BYTES = 32
 
@@ -38,15 +42,18 @@ def facts_at(request: Any, start: int, end: int, lora: bytes | None) -> bytes:
             fields.append((b"mm", feature.modality.encode() + b"\0" + feature.identifier.encode() + b"\0" + where))
     embeds = getattr(request, "prompt_embeds", None)
     if embeds is not None and start < len(embeds):
-        raw = embeds[start:end].contiguous().view(-1).view(dtype=_uint8()).numpy().tobytes()
-        fields.append((b"embeds", str(embeds.dtype).encode() + hashlib.sha256(raw).digest()))
+        fields.append((b"embeds", str(embeds.dtype).encode() + hashlib.sha256(_bytes_of(embeds[start:end])).digest()))
+        mixed = getattr(request, "prompt_is_token_ids", None)  # a token's row is ignored, an embedding's id is 0
+        if mixed is not None:
+            fields.append((b"tokens", bytes(mixed[start:end])))
     return packed(*fields) if fields else b""
 
 
-def _uint8() -> Any:
-    import torch
-
-    return torch.uint8
+def _bytes_of(tensor: Any) -> Any:
+    """The bytes of a torch tensor in the order of its elements, whatever its dtype."""
+    dense = tensor.cpu().contiguous()
+    where = strided(dense)
+    return ffi.buffer(ffi.cast("char *", where.address), where.itemsize * math.prod(where.shape))[:]
 
 
 def cacheable(request: Any) -> bool:
