@@ -17,6 +17,7 @@
 
 #include "base/err.h"
 
+#define PREFERRED_IO_BYTES (512u << 10) /* as of files: a command costs the same whatever it moves */
 #define WAKE_EARLY_NS 30000u /* what a sleep may be late: the rest is spun */
 
 struct medium {
@@ -63,7 +64,7 @@ static int medium_open(struct medium *d, const struct ctrl_target *t, uint32_t l
 	}
 	ns->capacity_bytes = d->bytes - d->bytes % ns->lba_bytes;
 	ns->mem_align_bytes = 4;
-	ns->preferred_io_bytes = 128u << 10;
+	ns->preferred_io_bytes = PREFERRED_IO_BYTES;
 	ns->direct = 1;
 	if (!d->bytes)
 		return 0;
