@@ -10,7 +10,7 @@
 #define BAR_BYTES 16384u
 #define MOCKS 8u
 #define QUEUES 64u
-#define REGIONS 8192u
+#define REGIONS 32768u
 #define HELD 256u
 #define SCRIPTS 16u
 #define IOVA_STEP (1ull << 32)
@@ -658,8 +658,9 @@ static uint64_t map_run(void *va, uint64_t bytes)
 		if (!m)
 			continue;
 		pthread_mutex_lock(&m->lock);
-		if (m->n_regions < REGIONS)
-			m->region[m->n_regions++] = (struct region){.iova = iova, .bytes = bytes, .va = va};
+		if (m->n_regions == REGIONS)
+			abort();
+		m->region[m->n_regions++] = (struct region){.iova = iova, .bytes = bytes, .va = va};
 		pthread_mutex_unlock(&m->lock);
 	}
 	return iova;
