@@ -88,8 +88,8 @@ MICRO = $(patsubst bench/micro/%.c,$(BUILD)/micro/%,$(MICRO_SRC))
 EXAMPLES = $(call prog,$(EXAMPLE_SRC))
 TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(PARTS)
 
-.PHONY: all lib cli cuda gpu-pack demo demo-vllm test test-vllm test-nvme test-programs check tidy bench \
-	bench-programs fuzz fuzz-programs soak wheel test-python sanitize sanitize-programs asan-programs \
+.PHONY: all lib cli cuda gpu-pack demo demo-vllm test test-vllm test-nvme proof-nvme test-programs check tidy \
+	bench bench-programs fuzz fuzz-programs soak wheel test-python sanitize sanitize-programs asan-programs \
 	tsan-programs kmod fuzz-kmod install-kmod install clean help FORCE
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -321,6 +321,11 @@ NVME_READY = $(shell command -v qemu-system-x86_64 > /dev/null && command -v bus
 NVME_NEEDS = $(if $(NVME_READY),$(NVME_PROGRAMS) $(NVME)/tutti $(KMODS))
 test-nvme: $(NVME_NEEDS) ## QEMU's NVMe drives, in a guest (deps-install nvme)
 	@BUILD=$(BUILD) tools/nvme-guest/run $(NVME) $(NVME_BOOTS)
+
+proof-nvme: ## list, claim, format, replay, release on a drive of QEMU's, as a user sees it
+	@$(MAKE) --no-print-directory test-nvme NVME_BOOTS=translating NVME_PARTS=proof > $(BUILD)/proof.log || \
+		{ cat $(BUILD)/proof.log; exit 1; }
+	@sed -n '/^# cell proof/,/^# end/{/^# cell/d;/^# end/d;p}' $(NVME)/translating.log
 
 fuzz-kmod: ## a minute of random calls to the kernel module, in a guest, with an IOMMU that translates and without
 	@$(MAKE) --no-print-directory test-nvme NVME_BOOTS='translating none' NVME_APPEND=seconds=60 NVME_PARTS=30-pnvme
