@@ -79,7 +79,8 @@ int tutti_keys(const struct tutti_key *ns_digest, const struct tutti_key *parent
 /* ---- 3. the pool ---- */
 
 /*
- * Creates a pool. Reserves opts->bytes in full; the pool never grows past it. Files are created with mode 0600.
+ * Creates a pool. Reserves opts->bytes in full; the pool never grows past it. Files are created with mode 0600. With
+ * overwrite, what was there is lost only when all is ready: a format that fails before its first write loses nothing.
  * -EEXIST: content is there and overwrite is 0 (nothing was touched). -ENOSPC: the space is not there (what was
  * created is removed). -EBUSY: a store or lane has it open. -EINVAL: too small, bad ranks, a device under two names.
  * -EISDIR, -ENOTBLK: a path is neither a file nor a block device. -ENODEV: there is no such device (a drive, or below

@@ -1,8 +1,9 @@
 /*
  * format.c - makes a pool: checks what is there, reserves the space, has store/ write the metadata.
  *
- * Nothing is touched before every path was looked at, the pool was laid out and the space for it is known to be there.
- * Files that a failed format created are removed again.
+ * Nothing is lost before every path was looked at, the pool was laid out, its space is reserved and its controller has
+ * read from every device: so an old pool survives whatever keeps a new one from being made. Files that a failed format
+ * created are removed again, those that it enlarged get their size back.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +28,9 @@
 struct work {
 	const struct tutti_format_opts *o;
 	uint64_t each; /* bytes of each device */
-	int created[TUTTI_DEVICES_MAX];
+	int created[TUTTI_DEVICES_MAX], is_file[TUTTI_DEVICES_MAX];
+	off_t old_bytes[TUTTI_DEVICES_MAX];
+	int begun; /* what was there is lost from now on */
 	int fd[TUTTI_DEVICES_MAX];
 	char *names[TUTTI_DEVICES_MAX]; /* as the superblock names them: a pool is opened from any directory */
 	struct store_format_opts format;
@@ -144,30 +147,58 @@ static int check_room(const struct work *w)
 	return 0;
 }
 
-static int reserve_file(struct work *w, uint32_t i)
+/* The space that a file lacks, so that nothing in it changes. */
+static int grow_file(struct work *w, uint32_t i)
 {
 	const char *path = w->o->paths[i];
 	struct stat st;
-	int rc;
+	int rc = 0;
 
 	if (fstat(w->fd[i], &st))
 		return err_set(-errno, "cannot look at %s: %s", path, err_name(-errno));
 	if (S_ISBLK(st.st_mode))
 		return 0;
-	if (ftruncate(w->fd[i], 0) || ftruncate(w->fd[i], (off_t)w->each))
-		return err_set(-errno, "cannot size %s to %llu bytes: %s", path, (unsigned long long)w->each,
-		               err_name(-errno));
-	if (w->o->prewrite == TUTTI_PREWRITE_NONE)
-		return 0;
-	if (fallocate(w->fd[i], 0, 0, (off_t)w->each)) {
+	w->old_bytes[i] = st.st_size;
+	w->is_file[i] = 1;
+	if (w->o->prewrite != TUTTI_PREWRITE_NONE && fallocate(w->fd[i], 0, 0, (off_t)w->each)) {
 		rc = -errno;
 		if (rc == -EOPNOTSUPP && w->o->prewrite == TUTTI_PREWRITE_ALL)
-			return 0; /* writing it all reserves it */
+			rc = 0; /* writing it all reserves it */
+	}
+	if (rc)
 		return err_set(
 		    rc, "cannot reserve %llu bytes for %s: %s%s", (unsigned long long)w->each, path, err_name(rc),
 		    rc == -EOPNOTSUPP ? "; this file system can only reserve by writing it all (prewrite)" : "");
-	}
+	if ((uint64_t)st.st_size < w->each && ftruncate(w->fd[i], (off_t)w->each))
+		return err_set(-errno, "cannot size %s to %llu bytes: %s", path, (unsigned long long)w->each,
+		               err_name(-errno));
 	return 0;
+}
+
+/* What is behind the pool's end goes; of a sparse one, all. */
+static int cut_file(const struct work *w, uint32_t i)
+{
+	if (!w->is_file[i])
+		return 0;
+	if ((w->o->prewrite == TUTTI_PREWRITE_NONE && ftruncate(w->fd[i], 0)) || ftruncate(w->fd[i], (off_t)w->each))
+		return err_set(-errno, "cannot size %s to %llu bytes: %s", w->o->paths[i], (unsigned long long)w->each,
+		               err_name(-errno));
+	return 0;
+}
+
+/* Does I/O work at all? Says so before anything is lost. */
+static int try_io(const struct store_media *m)
+{
+	struct store_io io = {.bytes = STORE_MEDIA_ALIGN, .data = aligned_alloc(STORE_MEDIA_ALIGN, STORE_MEDIA_ALIGN)};
+	int rc = io.data ? 0 : err_set(-ENOMEM, "format: no memory");
+
+	for (io.dev = 0; io.dev < m->n_dev && !rc; io.dev++) {
+		rc = m->io(m->self, &io, 1);
+		if (rc)
+			err_set(rc, "device %u can't be read: %s; nothing was touched", io.dev, err_name(rc));
+	}
+	free(io.data);
+	return rc;
 }
 
 static int prewrite(const struct work *w, struct media *m)
@@ -244,6 +275,11 @@ static int write_pool(struct work *w)
 	struct media *m = NULL;
 	int rc = media_new(p->ops, p->ctrl, &p->info, &m);
 
+	if (!rc)
+		rc = try_io(media_table(m));
+	w->begun = !rc;
+	for (uint32_t i = 0; i < w->o->n_paths && !rc; i++)
+		rc = cut_file(w, i);
 	if (!rc)
 		rc = deallocate(w, m);
 	if (!rc && w->o->prewrite == TUTTI_PREWRITE_ALL)
@@ -336,7 +372,7 @@ int tutti_format(const struct tutti_format_opts *opts)
 	if (!rc && !nvme)
 		rc = check_room(w);
 	for (uint32_t i = 0; i < o->n_paths && !rc && !nvme; i++)
-		rc = reserve_file(w, i);
+		rc = grow_file(w, i);
 	if (!rc && !nvme)
 		rc = open_pool(w);
 	if (!rc)
@@ -345,6 +381,8 @@ int tutti_format(const struct tutti_format_opts *opts)
 	for (uint32_t i = 0; i < o->n_paths; i++) {
 		if (rc && w->created[i])
 			unlink(o->paths[i]);
+		else if (rc && w->is_file[i] && !w->begun && ftruncate(w->fd[i], w->old_bytes[i]))
+			log_warn("%s: could not be given its old size back: %s", o->paths[i], err_name(-errno));
 		if (w->fd[i] >= 0)
 			close(w->fd[i]);
 		free(w->names[i]);

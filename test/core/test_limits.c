@@ -4,10 +4,15 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <malloc.h>
 #include <signal.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -568,6 +573,67 @@ static void without_root_and_memlock(void)
 	CHECK_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : 100, 0);
 }
 
+/* From now on the system call ends with that errno. */
+static int refuse_syscall(long number, uint32_t error)
+{
+	struct sock_filter filter[] = {
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)number, 0, 1),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {.len = 4, .filter = filter};
+
+	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+/* In a process of its own: a format over the pool, larger or smaller, where the system call is refused. */
+static int format_without(long number, uint32_t error, const char *path, uint64_t bytes, enum tutti_prewrite prewrite)
+{
+	struct tutti_format_opts o = TUTTI_FORMAT_OPTS_INIT;
+	const char *paths[2] = {path, scratch_path("kept too")};
+	pid_t pid = fork();
+	int status;
+
+	if (!pid) {
+		if (refuse_syscall(number, error))
+			_exit(7);
+		o.paths = paths;
+		o.n_paths = 2;
+		o.bytes = 2 * bytes;
+		o.overwrite = 1;
+		o.prewrite = prewrite;
+		_exit(tutti_format(&o) < 0 && tutti_error_message()[0] ? 1 : 0);
+	}
+	CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+/* No io_uring, no fallocate: format finds out before it changes anything. */
+static void a_format_that_can_not_work_loses_nothing(void)
+{
+	const char *path = scratch_path("kept");
+	struct stat before, after;
+
+	CHECK_EQ(format_at(path, 16 << 20, 0), 0);
+	CHECK_EQ(open_at(path), 0);
+	CHECK(!stat(path, &before));
+	for (uint64_t bytes = 8 << 20; bytes <= 32 << 20; bytes *= 2) {
+		for (int prewrite = TUTTI_PREWRITE_SEGMENT; prewrite <= TUTTI_PREWRITE_NONE; prewrite++)
+			CHECK_EQ(format_without(SYS_io_uring_setup, EPERM, path, bytes, prewrite), 1);
+		CHECK_EQ(format_without(SYS_fallocate, EOPNOTSUPP, path, bytes, TUTTI_PREWRITE_SEGMENT), 1);
+		CHECK_EQ(format_without(SYS_fallocate, ENOSPC, path, bytes, TUTTI_PREWRITE_ALL), 1);
+		CHECK(!stat(path, &after) && after.st_size == before.st_size);
+		CHECK(access(scratch_path("kept too"), F_OK) < 0);
+		CHECK_EQ(open_at(path), 0);
+	}
+	CHECK_EQ(format_without(SYS_fallocate, EOPNOTSUPP, path, 8 << 20, TUTTI_PREWRITE_ALL), 0);
+	CHECK(!stat(path, &after) && after.st_size == 8 << 20);
+	CHECK_EQ(open_at(path), 0);
+	unlink(path);
+	unlink(scratch_path("kept too"));
+}
+
 int main(void)
 {
 	rig_dir(scratch_begin());
@@ -583,6 +649,7 @@ int main(void)
 	CHECK_RUN(devices_are_told_apart);
 	CHECK_RUN(a_full_disk);
 	CHECK_RUN(a_format_that_fails_touches_nothing);
+	CHECK_RUN(a_format_that_can_not_work_loses_nothing);
 	CHECK_RUN(second_openers_are_told_who);
 	scratch_end();
 	return check_end();
