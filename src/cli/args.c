@@ -279,6 +279,7 @@ int cli_parse(const struct cli_verb *verb, int argc, char **argv, void *args, st
 	char shorts[2 * OPTIONS_MAX + 2];
 	size_t n = make_tables(verb, longs, shorts);
 	struct common common = {0};
+	uint8_t given[OPTIONS_MAX] = {0};
 	int c;
 
 	*call = (struct cli_call){.verb = verb, .json = cli_wants_json(argc, argv)};
@@ -300,6 +301,8 @@ int cli_parse(const struct cli_verb *verb, int argc, char **argv, void *args, st
 		o = option_at(verb, i);
 		if (strcmp(o->name, "help") == 0)
 			return -1;
+		if (given[i]++ && o->kind != CLI_FLAG)
+			return misused(call, "--%s is given twice; which one is meant?", o->name);
 		c = convert(call, o, optarg, (char *)(i < verb->n_options ? args : &common) + o->offset);
 		if (c)
 			return c;

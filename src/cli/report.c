@@ -182,7 +182,24 @@ json_t *report_lane_json(const struct tutti_lane_info *info, const struct tutti_
 	return o;
 }
 
+void report_syncs_json(json_t *o, const struct tutti_pool_info *info)
+{
+	put(o, "failed_syncs", info->failed_syncs);
+	json_object_set_new(o, "sync_failing", json_boolean(info->sync_failing));
+}
+
 /* ---- text ---- */
+
+void report_syncs(FILE *f, int width, const struct tutti_pool_info *info)
+{
+	if (info->failed_syncs)
+		fprintf(f,
+		        "%-*s %" PRIu64
+		        " failed%s: a power loss may cost what they covered; look at the drive's health "
+		        "(smartctl, dmesg), then 'tutti verify'\n",
+		        width, "syncs", info->failed_syncs,
+		        info->sync_failing ? ", the last one too (it is tried again)" : ", the last one worked");
+}
 
 void report_path(const struct tutti_lane_info *i, char *text, size_t bytes)
 {
@@ -254,6 +271,7 @@ void report_lines(FILE *f, const struct report_sum *s, const struct replay_log *
 	        report_percent(s->hit_tokens, s->tokens), report_percent(s->hit_blocks, s->blocks), s->hit_blocks,
 	        s->blocks);
 	stored_line(f, s, log);
+	report_syncs(f, 14, &log->pool_info);
 	if (!s->bytes_in && !s->bytes_out) { /* metadata only */
 		fprintf(f, "%-14s %.1f s of CPU time, %.1f s of them for keys; %" PRIu64 " errors\n", "CPU",
 		        (double)s->cpu_ns * 1e-9, (double)s->compute_cpu_ns * 1e-9, s->errors);

@@ -35,6 +35,10 @@ void report_path(const struct tutti_lane_info *info, char *text, size_t bytes);
 void report_memory(const struct tutti_standin *s, const struct tutti_standin_worker *w, uint64_t bytes, char *text,
                    size_t text_bytes);
 void report_lines(FILE *f, const struct report_sum *sum, const struct replay_log *log, const struct ceiling *c);
+/* Syncs that failed, and what to do; nothing where none did. width: of the first column. */
+void report_syncs(FILE *f, int width, const struct tutti_pool_info *info);
+/* Puts them into an object: failed_syncs, sync_failing. */
+void report_syncs_json(json_t *o, const struct tutti_pool_info *info);
 /* The exit status that it comes to: a finding, or what the first error was. */
 int report_exit(const struct report_sum *sum, const struct replay_log *log);
 

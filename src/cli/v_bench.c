@@ -73,6 +73,7 @@ struct bench {
 	struct figure out[ROUNDS_MAX], in[ROUNDS_MAX];
 	struct tutti_lane_info info;
 	struct tutti_lane_stats stats;
+	struct tutti_pool_info pool; /* at the end */
 	uint64_t bytes, mismatched, failed_blocks;
 	const char *doing; /* of the last failure */
 	char why[256];     /* in place of the library's message, where it is not empty */
@@ -358,6 +359,7 @@ static void print_text(const struct bench *b, const struct ceiling *c)
 	}
 	printf("%-10s %" PRIu64 " for %" PRIu64 " objects; direct %s, bounced %s\n", "commands", b->stats.commands,
 	       b->stats.objects, cli_size(b->stats.direct_bytes), cli_size(b->stats.bounced_bytes));
+	report_syncs(stdout, 10, &b->pool);
 	if (c->how[0])
 		printf("%-10s %s\n", "disk", c->how);
 }
@@ -376,6 +378,7 @@ static void print_json(const struct bench *b, const struct ceiling *c)
 	if (controller_of(b->a) != TUTTI_CTRL_NULL)
 		json_object_set_new(o, "retrieve",
 		                    json_pack("{s:f, s:f}", "gbps", in.gbps, "cpu_s_per_gb", in.cpu_per_gb));
+	report_syncs_json(o, &b->pool);
 	json_object_set_new(o, "lane", report_lane_json(&b->info, &b->stats));
 	if (c->how[0])
 		json_object_set_new(o, "disk", report_ceiling_json(c));
@@ -404,6 +407,7 @@ static int bench_run(const struct cli_call *call, struct bench *b, const char *c
 		ceiling_measure(&c);
 		tutti_lane_get_info(b->lane, &b->info);
 		tutti_lane_stats(b->lane, &b->stats);
+		tutti_store_info(b->store, &b->pool);
 	}
 	ceiling_close(&c);
 	cli_progress_end();

@@ -8,6 +8,7 @@
 
 #include "cli/cli.h"
 #include "cli/pool.h"
+#include "cli/report.h"
 
 /* ---- info ---- */
 
@@ -52,6 +53,7 @@ static json_t *pool_json(const struct tutti_pool_info *p)
 
 	for (size_t k = 0; k < sizeof(more) / sizeof(more[0]); k++)
 		json_object_set_new(o, more[k].name, cli_json_u64(more[k].value));
+	report_syncs_json(o, p);
 	return o;
 }
 
@@ -70,6 +72,7 @@ static void print_pool(const struct tutti_pool_info *p)
 	if (!p->clean && p->epoch > 1)
 		printf("%-14s %" PRIu64 " slots; %" PRIu64 " orphans and %" PRIu64 " damaged headers left out\n",
 		       "recovered", p->recovered_slots, p->recovered_orphans, p->recovered_bad);
+	report_syncs(stdout, 14, p);
 	if (p->damaged_records)
 		printf("%-14s %" PRIu64 " records of namespaces or segments, with their blocks: 'tutti verify "
 		       "--repair' clears them away\n",

@@ -227,6 +227,7 @@ static void print_json(const struct cli_call *call, const struct replay_opts *o,
 	                         "slots", cli_json_u64(log->ns_info.slots), "evicted",
 	                         cli_json_u64(log->ns_info.evicted), "sum", report_sum_json(sum));
 
+	report_syncs_json(root, &log->pool_info);
 	json_object_set_new(root, "lane", report_lane_json(&log->lane_info, &log->lane_stats));
 	if (!o->metadata_only)
 		json_object_set_new(root, "kv_memory", json_string(log->memory));

@@ -104,6 +104,8 @@ def test_mistyped_words_are_answered_with_the_nearest():
     fails(2, "no verb", args=["qqqqqq"])
     fails(2, "Did you mean --block-tokens", args=["replay", "--block-token5", "4"])
     fails(2, "needs a value", args=["format", "--size"])
+    fails(2, "--size is given twice", args=["format", "--size", "8M", "-s", "16M", path("twice")])
+    fails(2, "--format is given twice", args=["version", "--format", "json", "--format", "text"])
     fails(2, "is missing", args=["info"])
     fails(2, "takes no operands", args=["version", "x"])
     fails(2, "not one of text|json", args=["version", "--format", "yaml"])

@@ -21,7 +21,7 @@ static void format_says_what_probe_reads(void)
 	}
 	f.bytes = 500 << 10;
 	CHECK_EQ(store_format(&ram.m, &f), -EINVAL);
-	CHECK(strstr(err_text(), "cannot be laid out"));
+	CHECK(strstr(err_text(), "too small"));
 	f.bytes = 64 << 20;
 	CHECK_EQ(store_format(&ram.m, &f), -EINVAL);
 	CHECK(strstr(err_text(), "fewer bytes"));
@@ -456,6 +456,42 @@ static void namespace_table_fills_up(void)
 	done();
 }
 
+/* A refused size comes with one that is enough. */
+static void a_refused_size_says_which_would_do(void)
+{
+	static const struct {
+		uint32_t n_dev, ranks;
+		uint64_t bytes, segment_bytes;
+		const char *word;
+	} asked[] = {{1, 1, 100 << 10, 0, "at least that"},       {1, 1, 4096, 0, "at least that"},
+	             {3, 1, 900 << 10, 0, "at least that"},       {1, 16, 600 << 10, 0, "at least that"},
+	             {4, 2, 100 << 10, 1 << 20, "at least that"}, {1, 1, 64 << 20, 128 << 20, "at least that"},
+	             {2, 1, 64 << 20, 4096, "or more"},           {1, 4, 64 << 20, 5000, "or more"},
+	             {1, 1, 1ull << 40, 8192, "or larger"},       {2, 2, 1ull << 50, 65536, "or larger"}};
+
+	for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++) {
+		struct store_format_opts o = {
+		    .ranks = asked[i].ranks, .bytes = asked[i].bytes, .segment_bytes = asked[i].segment_bytes};
+		struct store_media m = {.n_dev = asked[i].n_dev};
+		const char *at;
+
+		for (uint32_t d = 0; d < m.n_dev; d++)
+			m.bytes[d] = 1ull << 60;
+		CHECK_EQ(store_format_check(&m, &o), -EINVAL);
+		CHECK(strstr(err_text(), asked[i].word));
+		if (o.segment_bytes && !strstr(err_text(), "take ")) {
+			at = strstr(err_text(), "give ") ? strstr(err_text(), "give ") + 5
+			                                 : strstr(err_text(), "them ") + 5;
+			o.segment_bytes = strtoull(at, NULL, 10);
+		} else {
+			o.bytes = strtoull(strstr(err_text(), "take ") + 5, NULL, 10);
+		}
+		if (store_format_check(&m, &o))
+			printf("# case %zu: %s\n", i, err_text());
+		CHECK_EQ(store_format_check(&m, &o), 0);
+	}
+}
+
 int main(void)
 {
 	CHECK_RUN(format_says_what_probe_reads);
@@ -471,6 +507,7 @@ int main(void)
 	CHECK_RUN(prewriting);
 	CHECK_RUN(view_is_what_the_store_has);
 	CHECK_RUN(wrong_devices_are_named);
+	CHECK_RUN(a_refused_size_says_which_would_do);
 	CHECK_RUN(namespace_table_fills_up);
 	return check_end();
 }
