@@ -81,6 +81,7 @@ SUPPORT = $(BUILD)/libtestsupport.a
 BENCH = $(BUILD)/bench/tutti-bench
 # The benchmark of the GPU path: in a build with CUDA only.
 GPU_BENCH = $(BUILD)/bench/tutti-gpu
+GPU_BENCH_CU = $(addprefix $(BUILD)/obj/bench/gpu/,kernels.cu.o table.cu.o)
 TESTS = $(call prog,$(TEST_SRC))
 FUZZERS = $(call prog,$(FUZZ_SRC))
 SOAKS = $(call prog,$(SOAK_SRC))
@@ -120,7 +121,7 @@ $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags
 	@$(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
 # One warp of it fits into what a matrix product leaves of an SM.
 $(BUILD)/obj/src/exec/io_small.cu.o: NVCC_FLAGS += -maxrregcount 32
--include $(CUDA_OBJ:.o=.d) $(BUILD)/obj/bench/gpu/kernels.cu.d
+-include $(CUDA_OBJ:.o=.d) $(GPU_BENCH_CU:.o=.d)
 
 # Archives are made anew (an object whose source is gone must not stay), by appending: two rooms may have a header.c.
 define archive
@@ -167,7 +168,7 @@ $(MICRO): $(BUILD)/micro/%: $(BUILD)/obj/bench/micro/%.o $(TEST_LIBS)
 	$(link) $(CLI_LIBS) -o $@
 $(BENCH): $(call obj,$(BENCH_SRC)) $(STATIC)
 	$(link) $(CLI_LIBS) -o $@
-$(GPU_BENCH): $(call obj,$(GPU_BENCH_SRC)) $(BUILD)/obj/bench/gpu/kernels.cu.o $(TEST_LIBS)
+$(GPU_BENCH): $(call obj,$(GPU_BENCH_SRC)) $(GPU_BENCH_CU) $(TEST_LIBS)
 	$(link) $(CLI_LIBS) -o $@
 $(EXAMPLES): $(BUILD)/%: $(BUILD)/obj/%.o $(STATIC)
 	$(link) $(LIBS) -o $@

@@ -196,6 +196,7 @@ void figure_bandwidth(void); /* 9 */
 void figure_disk(void);      /* the same on the machine's disk */
 void figure_ttft(void);      /* 11, 13 */
 void figure_mixed(void);     /* 6, and the data sheet */
+void figure_tables(void);    /* 3 */
 void figure_calls(void);     /* CPU by number of blocks, PRP and SGL */
 void figure_beside(void);    /* start delay, slowdown, eight requests */
 

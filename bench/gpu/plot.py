@@ -20,6 +20,7 @@ from matplotlib import pyplot as plt  # noqa: E402
 
 # figure of the rows: file, title, x axis, y axis, x scale
 LINES = {
+    "3": ("fig03-tables", "A chain's keys in an index of a million blocks", "keys", "us", "log"),
     "9 retrieve": ("fig09-retrieve", "Retrieve into HBM, model controller in place", "tokens", "GB/s", "log"),
     "9 store": ("fig09-store", "Store out of HBM, model controller in place", "tokens", "GB/s", "log"),
     "11": ("fig11-ttft-by-prefix", "Time to first token, 2K new tokens behind a prefix", "tokens of the prefix", "s", "log"),
@@ -28,11 +29,12 @@ LINES = {
     "CPU": ("cpu-by-blocks", "CPU of the calling thread", "blocks", "us", "log"),
     "SMs": ("retrieve-by-sms", "Retrieve by SMs of the I/O kernel", "SMs", "GB/s", "log"),
 }
-LOG_Y = {"11", "CPU", "13 added"}
+LOG_Y = {"3", "11", "CPU", "13 added"}
 COLORS = {"Tutti": "tab:blue", "Tutti, per layer": "tab:cyan", "(a) read, copy each": "tab:red",
           "(b) read, batched": "tab:orange", "(c) cuFile": "tab:brown", "(d) DRAM, layer-wise": "tab:green",
           "(e) recompute": "tab:gray", "(f) CPU issues": "tab:purple", "in HBM already": "black",
-          "bound of the link": "black"}
+          "bound of the link": "black", "CPU, lookup": "tab:blue", "CPU, insert": "tab:cyan", "GPU, lookup": "tab:red",
+          "GPU, lookup beside products": "tab:pink", "GPU, insert": "tab:orange"}
 
 
 def lines(rows, figure, folder):
