@@ -44,7 +44,7 @@ void figure_ceiling(void)
 struct turn {
 	const struct system *sys;
 	int here;
-	struct series in, out, first_ms, cpu_ms;
+	struct series in, out, first_ms, cpu_ms, tail_ms;
 };
 
 static double retrieve(struct lab *b, struct turn *t, size_t n, cudaStream_t s, uint64_t salt)
@@ -120,6 +120,8 @@ static void stores(struct lab *b, struct turn *turns, int n_turns, size_t n, cud
 			continue;
 		need(sys->open(b, why, sizeof(why)), sys->name);
 		series_add(&turns[i].out, (double)lab_bytes(b, n) / sys->store(b, n, &salt) * 1e-9);
+		if (sys == &ours_resident)
+			series_add(&turns[i].tail_ms, b->tail_s * 1e3);
 		sys->close(b);
 		need(reader->open(b, why, sizeof(why)), reader->name);
 		retrieve(b, &back, n, s, salt); /* compares */
@@ -168,6 +170,8 @@ static void context(struct lab *b, const struct system *const *all, size_t token
 		    ours ? 0.88 : 0, note);
 		put(&turns[i], &turns[i].out, "store", "GB/s", where, out, tokens, memory ? copy_out_gbs : 0,
 		    ours ? 0.85 : 0, note);
+		put(&turns[i], &turns[i].tail_ms, "store: headers and commit, after the last layer's bytes", "ms",
+		    where, "store tail", tokens, 0, 0, "");
 		put(&turns[i], &turns[i].first_ms, "first layer", "ms", where, "first layer", tokens, 0, 0, "");
 		put(&turns[i], &turns[i].cpu_ms, "CPU a GB", "ms", where, "CPU a GB", tokens, 0, 0, "");
 	}

@@ -109,6 +109,7 @@ struct lab {
 	int fd[4];
 	uint8_t *medium[4];      /* pinned; NULL on a disk */
 	uint64_t medium_bytes;
+	double tail_s;             /* of lab_store: after the last layer's data, for headers and commit */
 	uint64_t hbm_bytes;        /* that opening took beyond the KV memory */
 	unsigned long long *wrong; /* pinned: a counter for kernels */
 };
@@ -197,6 +198,7 @@ void figure_disk(void);      /* the same on the machine's disk */
 void figure_ttft(void);      /* 11, 13 */
 void figure_mixed(void);     /* 6, and the data sheet */
 void figure_tables(void);    /* 3 */
+void figure_price(void);     /* what bounds rows that miss */
 void figure_calls(void);     /* CPU by number of blocks, PRP and SGL */
 void figure_beside(void);    /* start delay, slowdown, eight requests */
 

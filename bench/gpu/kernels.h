@@ -19,6 +19,10 @@ void kernel_copy_many(void *const *dst, const void *const *src, size_t n, uint64
 /* Object o of block i: staging + at[i * KERNEL_OBJECTS + o] <-> its place in the KV memory. */
 void kernel_scatter(uint8_t *staging, const uint64_t *at, uint8_t *layer, uint64_t object_stride, uint64_t object_bytes,
                     const uint64_t *blocks, size_t n, int gather, cudaStream_t s);
+/* One piece by `blocks` thread blocks of `threads`, 16 bytes a load and four loads of a thread on their way. */
+void kernel_pull(void *dst, const void *src, uint64_t bytes, unsigned blocks, unsigned threads, cudaStream_t s);
+/* Takes as many parameters as the I/O kernel, and does nothing. */
+void kernel_nothing(cudaStream_t s);
 /* C (float) = A x B (bfloat16), rows x cols x inner, each a multiple of 128. */
 void kernel_product(const void *a, const void *b, void *c, int rows, int cols, int inner, cudaStream_t s);
 

@@ -247,15 +247,18 @@ void lab_plan_store(struct lab *b, struct tutti_lane *l, size_t n, struct lab_pl
 double lab_store(struct lab *b, size_t n)
 {
 	struct lab_plan p;
-	uint64_t t0;
+	uint64_t t0, t1;
 	double s;
 
 	lab_plan_store(b, b->r.lane[0], n, &p, 0);
 	t0 = now_ns();
 	for (uint32_t l = 0; l < LAYERS; l++)
 		need(tutti_store_layer(p.p, l), "store");
+	need(tutti_wait_layer(p.p, LAYERS - 1, t0 + WAIT_NS), "the last layer");
+	t1 = now_ns();
 	lab_plan_end(b, &p);
 	s = (double)(now_ns() - t0) * 1e-9;
+	b->tail_s = (double)(now_ns() - t1) * 1e-9;
 	if (n == b->n)
 		lab_find(b);
 	return s;

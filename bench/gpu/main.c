@@ -4,10 +4,10 @@
  *     tutti-gpu [--out FOLDER] [--memory FOLDER] [--disk FOLDER] [--drives FILE] [--rounds N] [--sms N]
  *               [--tokens N] [--columns N] [FIGURE...]
  *
- * Figures, all by default: ceiling tables calls bandwidth disk ttft mixed beside. --memory: a tmpfs (the medium of the
- * model controller; /dev/shm). --disk: a folder on the machine's disk; without it that part is left out. --tokens: the
- * longest context. --columns: of the stand-in's matrix product, a multiple of 128 (Llama-3-8B's widest has 28672). The
- * exit status is 1 when bytes differed, never because a number is low.
+ * Figures, all by default: ceiling tables price calls bandwidth disk ttft mixed beside. --memory: a tmpfs (the medium
+ * of the model controller; /dev/shm). --disk: a folder on the machine's disk; without it that part is left out.
+ * --tokens: the longest context. --columns: of the stand-in's matrix product, a multiple of 128 (Llama-3-8B's widest
+ * has 28672). The exit status is 1 when bytes differed, never because a number is low.
  */
 #include <cuda.h>
 #include <errno.h>
@@ -86,9 +86,9 @@ void stream_write(cudaStream_t s, uint32_t *flag, uint32_t value)
 static const struct {
 	const char *name;
 	void (*run)(void);
-} figures[] = {{"ceiling", figure_ceiling},     {"tables", figure_tables}, {"calls", figure_calls},
-               {"bandwidth", figure_bandwidth}, {"disk", figure_disk},     {"ttft", figure_ttft},
-               {"mixed", figure_mixed},         {"beside", figure_beside}};
+} figures[] = {{"ceiling", figure_ceiling}, {"tables", figure_tables},       {"price", figure_price},
+               {"calls", figure_calls},     {"bandwidth", figure_bandwidth}, {"disk", figure_disk},
+               {"ttft", figure_ttft},       {"mixed", figure_mixed},         {"beside", figure_beside}};
 #define N_FIGURES (sizeof(figures) / sizeof(*figures))
 
 static const struct {

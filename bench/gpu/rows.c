@@ -1,4 +1,5 @@
 /* rows.c - the table, gpu.json and gpu.csv. A row has bench.json's fields, and where it is in a figure. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,7 +78,7 @@ static void text(FILE *f, const char *s)
 
 static void number_or_null(const char *name, double v, int there)
 {
-	if (there)
+	if (there && isfinite(v))
 		fprintf(json, ", \"%s\": %.6g", name, v);
 	else
 		fprintf(json, ", \"%s\": null", name);

@@ -1,0 +1,224 @@
+/*
+ * price.c - what bounds the rows that miss their aim: matrix products with some SMs simply absent, and with the same
+ * bytes moved by the copy engine; what SMs can pull and push at all; CUDA's own calls, as bare as can be.
+ */
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/gpu/gpu.h"
+
+#define PRODUCTS 100
+#define PIECE (1u << 20)
+#define PIECES 1024u
+#define WARPS 16u
+#define CALLS 32
+#define CALL_TURNS 15
+
+/* ---- the SMs' clock: a GPU at its power limit slows itself, and all below with it ---- */
+
+static struct {
+	void *lib, *device;
+	int (*clock)(void *device, int type, unsigned *mhz);
+} nvml;
+
+static void nvml_find(void)
+{
+	int (*init)(void), (*handle)(unsigned, void **);
+
+	nvml.lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+	if (!nvml.lib)
+		return;
+	*(void **)&init = dlsym(nvml.lib, "nvmlInit_v2");
+	*(void **)&handle = dlsym(nvml.lib, "nvmlDeviceGetHandleByIndex_v2");
+	*(void **)&nvml.clock = dlsym(nvml.lib, "nvmlDeviceGetClockInfo");
+	if (!init || !handle || !nvml.clock || init() || handle(0, &nvml.device))
+		nvml.clock = NULL;
+}
+
+/* MHz; 0: nobody says. */
+static double sm_clock(void)
+{
+	unsigned mhz = 0;
+
+	return nvml.clock && !nvml.clock(nvml.device, 1, &mhz) ? mhz : 0; /* 1: NVML_CLOCK_SM */
+}
+
+/* ---- products ---- */
+
+struct beside {
+	struct series ms, mhz;
+};
+
+/* Copies by the copy engine, as fast as it goes, all the while; NULL: none. */
+struct copies {
+	cudaStream_t s;
+	void *h, *d;
+};
+
+static void timed(cudaStream_t s, const struct copies *c, struct beside *out)
+{
+	cudaEvent_t from, to;
+	double mhz;
+	float ms;
+
+	need_cuda(cudaEventCreate(&from), "an event");
+	need_cuda(cudaEventCreate(&to), "an event");
+	for (int i = 0; c && i < 8; i++) /* 8 GiB: longer than the products take */
+		need_cuda(cudaMemcpyAsync(c->d, c->h, (size_t)PIECE * PIECES, cudaMemcpyHostToDevice, c->s), "copies");
+	for (int i = 0; i < PRODUCTS / 10; i++)
+		compute_product(s);
+	need_cuda(cudaEventRecord(from, s), "an event");
+	for (int i = 0; i < PRODUCTS; i++)
+		compute_product(s);
+	need_cuda(cudaEventRecord(to, s), "an event");
+	mhz = sm_clock();
+	need_cuda(cudaEventSynchronize(to), "products");
+	need_cuda(cudaEventElapsedTime(&ms, from, to), "products");
+	need_cuda(cudaDeviceSynchronize(), "copies");
+	cudaEventDestroy(from);
+	cudaEventDestroy(to);
+	series_add(&out->ms, ms / PRODUCTS);
+	series_add(&out->mhz, mhz);
+}
+
+/* In turns with the whole GPU's: percent, of pairs. */
+static void slower(const char *what, cudaStream_t all, cudaStream_t s, const struct copies *c)
+{
+	struct beside whole = {.ms = {.n = 0}}, now = {.ms = {.n = 0}};
+	struct row r = {.unit = "%"};
+
+	for (int i = 0; i < opt.rounds; i++) {
+		timed(all, NULL, &whole);
+		timed(s, c, &now);
+		series_add(&r.values, 100 * (now.ms.v[i] / whole.ms.v[i] - 1));
+	}
+	snprintf(r.name, sizeof(r.name), "products (%s) slower: %s", compute_what(), what);
+	snprintf(r.note, sizeof(r.note), "%.3f ms alone at %.0f MHz, %.3f ms so at %.0f MHz", series_median(&whole.ms),
+	         series_median(&whole.mhz), series_median(&now.ms), series_median(&now.mhz));
+	row_put(&r);
+}
+
+static void products(const struct copies *c)
+{
+	cudaStream_t all, rest;
+	char what[80];
+	uint32_t sms;
+
+	need_cuda(cudaStreamCreateWithFlags(&all, cudaStreamNonBlocking), "a stream");
+	slower("nothing beside them (what turns differ by)", all, all, NULL);
+	slower("the copy engine at its rate beside them", all, all, c);
+	for (uint32_t absent = 2; absent <= 8; absent *= 2) {
+		if (tutti_compute_stream(absent, 0, (void **)&rest, &sms)) {
+			row_skip("products on fewer SMs", tutti_error_message());
+			break;
+		}
+		snprintf(what, sizeof(what), "on %u SMs, nothing beside them", sms);
+		slower(what, all, rest, NULL);
+		snprintf(what, sizeof(what), "on %u SMs, the copy engine beside them", sms);
+		if (absent == 4)
+			slower(what, all, rest, c);
+		cudaStreamDestroy(rest);
+	}
+	cudaStreamDestroy(all);
+}
+
+/* ---- what SMs move, with no queue, controller or checksum ---- */
+
+static void moved(const char *what, int warps, const struct copies *c, int out, cudaStream_t busy)
+{
+	struct row r = {.unit = "GB/s", .ceiling = out ? copy_out_gbs : copy_in_gbs};
+	uint64_t bytes = warps ? (uint64_t)PIECE * PIECES / 8 : (uint64_t)PIECE * PIECES;
+	void *to = out ? c->h : c->d, *from = out ? c->d : c->h;
+
+	for (int i = -1; i < opt.rounds; i++) {
+		uint64_t t0;
+
+		for (int k = 0; busy && k < (int)(0.02 / compute_product_s()); k++)
+			compute_product(busy);
+		t0 = now_ns();
+		kernel_pull(to, from, bytes, warps ? WARPS : 1024, warps ? 32 : 256, c->s);
+		need_cuda(cudaStreamSynchronize(c->s), "SMs that move");
+		if (i >= 0)
+			series_add(&r.values, (double)bytes / (double)(now_ns() - t0));
+		need_cuda(cudaDeviceSynchronize(), "products");
+	}
+	snprintf(r.name, sizeof(r.name), "SMs' own loads and stores, %s, %s",
+	         out ? "HBM to pinned memory" : "pinned memory to HBM", what);
+	row_put(&r);
+}
+
+/* ---- CUDA's calls ---- */
+
+/* Walks over memory, as lookup and plan do before the engine's thread cues. */
+static void cool(uint8_t *at, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i += 64)
+		at[i]++;
+}
+
+static void calls(const char *what, int launches, int waits, int cold)
+{
+	struct row r = {.unit = "us"};
+	size_t bytes = 64u << 20;
+	uint8_t *memory = calloc(1, bytes);
+	cudaStream_t a, b;
+	uint32_t *word;
+
+	need_cuda(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking), "a stream");
+	need_cuda(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking), "a stream");
+	need_cuda(cudaHostAlloc((void **)&word, 64, cudaHostAllocMapped), "a word");
+	*word = 1;
+	for (int i = -2; i < CALL_TURNS; i++) {
+		double t0;
+
+		if (cold)
+			cool(memory, bytes);
+		t0 = cpu_thread_s();
+		for (int k = 0; k < CALLS; k++) {
+			if (k < launches)
+				kernel_nothing(a);
+			if (k < waits)
+				stream_wait(b, word, 1);
+		}
+		if (i >= 0)
+			series_add(&r.values, (cpu_thread_s() - t0) * 1e6);
+		need_cuda(cudaDeviceSynchronize(), "calls");
+	}
+	snprintf(r.name, sizeof(r.name), "CUDA's calls alone, %s caches: %s", cold ? "cold" : "warm", what);
+	snprintf(r.note, sizeof(r.note), "%d launches of a kernel with as many parameters, %d stream waits", launches,
+	         waits);
+	row_put(&r);
+	cudaStreamDestroy(a);
+	cudaStreamDestroy(b);
+	cudaFreeHost(word);
+	free(memory);
+}
+
+void figure_price(void)
+{
+	struct copies c;
+	cudaStream_t all;
+
+	need_cuda(cudaStreamCreateWithFlags(&c.s, cudaStreamNonBlocking), "a stream");
+	need_cuda(cudaStreamCreateWithFlags(&all, cudaStreamNonBlocking), "a stream");
+	need_cuda(cudaHostAlloc(&c.h, (size_t)PIECE * PIECES, cudaHostAllocMapped), "pinned memory");
+	need_cuda(cudaMalloc(&c.d, (size_t)PIECE * PIECES), "GPU memory");
+	memset(c.h, 1, (size_t)PIECE * PIECES);
+	nvml_find();
+	compute_open();
+	for (int cold = 0; cold < 2; cold++) {
+		calls("32 layers, cue and wait", CALLS, CALLS, cold);
+		calls("a request, resident", 1, CALLS, cold);
+	}
+	moved("all SMs", 0, &c, 0, NULL);
+	moved("all SMs", 0, &c, 1, NULL);
+	moved("16 warps of 32 registers", 1, &c, 0, NULL);
+	moved("16 warps of 32 registers, products on all SMs", 1, &c, 0, all);
+	products(&c);
+	compute_close();
+	cudaFreeHost(c.h);
+	cudaFree(c.d);
+	cudaStreamDestroy(c.s);
+	cudaStreamDestroy(all);
+}
