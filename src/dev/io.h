@@ -11,15 +11,24 @@
 
 #include "dev/finish.h"
 
+#if defined(__CUDA_ARCH__)
+#define DEV_ISSUE_BATCH 4u /* making one takes long there, and others wait to be rung for or taken */
+#else
 #define DEV_ISSUE_BATCH 32u
+#endif
 #define DEV_CLOCK_TURNS 16u
 
 /* First entry of block `index`'s share, moved to the start of a set so that runs are not cut. */
 PORT_FN uint32_t dev_share(const struct dev_step *s, uint32_t n, uint32_t index, uint32_t n_blocks)
 {
-	uint32_t i = (uint32_t)((uint64_t)n * index / n_blocks);
+	uint32_t i = (uint32_t)((uint64_t)n * index / n_blocks), most;
 
-	while (i && i < n && dev_step_adjoins(s, i - 1))
+	if (!i || i == n || !dev_step_follows(s, i - 1))
+		return i;
+	if (s->kind != WIRE_STEP_EXPLICIT && !geom_place(&s->plan->geom, s->plan->entries[i].slot).index)
+		return i;
+	most = s->kind == WIRE_STEP_EXPLICIT ? n : dev_step_neighbours(s, i);
+	for (uint32_t k = 0; k < most && i < n && dev_step_follows(s, i - 1); k++)
 		i++;
 	return i;
 }

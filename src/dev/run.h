@@ -47,8 +47,8 @@ PORT_FN int dev_step_takes(const struct dev_step *s, uint32_t i)
 	return s->kind != WIRE_STEP_INVALIDATE || s->plan->entries[i].header_valid;
 }
 
-/* Does entry (or IOCTX) i + 1 follow i on disk? */
-PORT_FN int dev_step_adjoins(const struct dev_step *s, uint32_t i)
+/* Is entry (or IOCTX) i + 1 the slot (or the bytes) behind i's? Of slots: perhaps in the next set. */
+PORT_FN int dev_step_follows(const struct dev_step *s, uint32_t i)
 {
 	const struct dev_plan *p = s->plan;
 
@@ -58,9 +58,21 @@ PORT_FN int dev_step_adjoins(const struct dev_step *s, uint32_t i)
 		return c[i].dev == c[i + 1].dev && c[i].op == c[i + 1].op &&
 		       c[i].offset_bytes + c[i].bytes == c[i + 1].offset_bytes;
 	}
-	if (p->entries[i].slot + 1 != p->entries[i + 1].slot)
-		return 0;
-	return geom_place(&p->geom, p->entries[i].slot).set == geom_place(&p->geom, p->entries[i + 1].slot).set;
+	return p->entries[i].slot + 1 == p->entries[i + 1].slot;
+}
+
+/*
+ * How many entries from i on can be neighbours on disk, if each follows the one before: what is left of i's set. One
+ * division for all of them, which is what finding neighbours costs a GPU's thread. Explicit IOCTX have no sets.
+ */
+PORT_FN uint32_t dev_step_neighbours(const struct dev_step *s, uint32_t i)
+{
+	struct geom_place at;
+
+	if (s->kind == WIRE_STEP_EXPLICIT)
+		return GEOM_SET_SLOTS_MAX;
+	at = geom_place(&s->plan->geom, s->plan->entries[i].slot);
+	return at.set_slots - at.index;
 }
 
 /* Elements of a whole run of `len` entries. */
@@ -72,7 +84,7 @@ PORT_FN uint32_t dev_step_elements(const struct dev_step *s, uint32_t len)
 /* Finds the step's next run. 0: there is none, all commands of the step are made. */
 PORT_FN int dev_run_next(struct dev_step *s, uint32_t step_index, struct dev_span *run)
 {
-	uint32_t i = s->next, end;
+	uint32_t i = s->next, end, most;
 
 	while (i < s->hi && !dev_step_takes(s, i))
 		i++;
@@ -80,9 +92,8 @@ PORT_FN int dev_run_next(struct dev_step *s, uint32_t step_index, struct dev_spa
 		s->next = i;
 		return 0;
 	}
-	/* One set's slots bound a run, so that finding it is O(set); explicit IOCTX have no sets. */
-	for (end = i + 1;
-	     end < s->hi && end - i < GEOM_SET_SLOTS_MAX && dev_step_takes(s, end) && dev_step_adjoins(s, end - 1);)
+	most = dev_step_neighbours(s, i); /* bounds a run, so that finding it is O(set) */
+	for (end = i + 1; end < s->hi && end - i < most && dev_step_takes(s, end) && dev_step_follows(s, end - 1);)
 		end++;
 	s->next = end;
 	run->step = step_index;

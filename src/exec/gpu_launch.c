@@ -9,9 +9,9 @@
 #define CLOCK_NS 2000000000ull
 
 /* Stages of shared memory that fit beside the rest; the shape's size. */
-static int stages_for(const struct exec *e, const struct dev_block *b, uint32_t *dyn_bytes)
+static int stages_for(const struct exec *e, const struct dev_block *b, uint32_t n_steps, uint32_t *dyn_bytes)
 {
-	uint32_t extra = io_extra_bytes(b->n_cmds, b->n_bounce), n = 0;
+	uint32_t extra = io_extra_bytes(b->n_cmds, b->n_bounce) + (e->small ? 0 : io_near_bytes(n_steps)), n = 0;
 
 	*dyn_bytes = extra;
 	if (e->small)
@@ -47,9 +47,10 @@ static int kernel_launch(struct gpu_stream *s, const struct gpu_job *j, uint32_t
 	                      .clock_ns = __atomic_load_n(&e->clock_ns, __ATOMIC_RELAXED),
 	                      .exits = &s->exits[at * IO_BLOCKS_MAX],
 	                      .stop = s->stop,
-	                      .launch = j->launch};
+	                      .launch = j->launch,
+	                      .near = !e->small && io_near_bytes(job->count)};
 	uint32_t dyn_bytes;
-	int n = stages_for(e, job->blocks[0], &dyn_bytes), rc = 0;
+	int n = stages_for(e, job->blocks[0], job->count, &dyn_bytes), rc = 0;
 
 	if (n < 0)
 		return err_set(-EINVAL, "cuda: a queue depth of %u does not fit an SM's shared memory; ask for less",

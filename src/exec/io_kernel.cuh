@@ -49,6 +49,35 @@ static __device__ uint32_t *io_header_bad(uint8_t *at, uint32_t n_cmds)
 	return (uint32_t *)(at + n_cmds * (sizeof(struct dev_cmd) + sizeof(struct dev_span)));
 }
 
+#if defined(DEV_MOVERS)
+/* The steps' plans, as far as there is room. All threads. */
+static __device__ void io_plans_near(struct dev_block *b, struct dev_plan *near)
+{
+	__shared__ struct dev_plan *from[IO_NEAR_PLANS];
+	__shared__ uint32_t n;
+
+	if (threadIdx.x == 0) {
+		n = 0;
+		for (uint32_t i = 0; i < b->n_steps; i++) {
+			struct dev_step *s = &b->steps[i];
+			uint32_t k = 0;
+
+			while (k < n && from[k] != s->plan)
+				k++;
+			if (!s->plan || k == IO_NEAR_PLANS)
+				continue;
+			if (k == n)
+				from[n++] = s->plan;
+			s->plan = &near[k];
+		}
+	}
+	__syncthreads();
+	for (uint32_t k = 0; k < n; k++)
+		io_copy8(&near[k], from[k], sizeof(*near));
+	__syncthreads();
+}
+#endif
+
 /* The block's state, laid out in shared memory from `at` on (io_extra_bytes), and its steps. All threads. */
 static __device__ void io_begin(const struct io_params *p, struct dev_block *b, struct wire_ring *ring, uint8_t *at)
 {
@@ -72,12 +101,18 @@ static __device__ void io_begin(const struct io_params *p, struct dev_block *b, 
 		b->n_blocks = gridDim.x;
 		b->clock_ns = p->clock_ns;
 		b->map.n = 0;
+		if (p->near)
+			b->steps = (struct dev_step *)(at + io_extra_bytes(n, b->n_bounce));
 		dev_steps_begin(b, p->count);
 	}
 	__syncthreads();
 	for (uint32_t i = threadIdx.x; i < p->count; i += blockDim.x)
 		dev_step_load(b, p->sq_first, i);
 	__syncthreads();
+#if defined(DEV_MOVERS)
+	if (p->near)
+		io_plans_near(b, (struct dev_plan *)(b->steps + p->count));
+#endif
 }
 
 /*

@@ -19,6 +19,8 @@
 #define IO_SUMMER_WARPS 8u
 #define IO_THREADS (64u + 32u * IO_SUMMER_WARPS)
 #define IO_SMALL_THREADS 32u
+#define IO_NEAR_STEPS 64u /* a kernel of so many steps has them, and its first plans, in shared memory */
+#define IO_NEAR_PLANS 2u
 #define IO_QUEUE 512u /* power of two, above the largest number of commands and the one step */
 
 /* Of one thread block. */
@@ -38,6 +40,7 @@ struct io_params {
 	uint32_t *stop;        /* not 0: a kernel before gave up, end at once */
 	uint32_t n_stages;
 	uint32_t launch; /* what to write to `over` */
+	uint32_t near;   /* not 0: steps and plans have room in shared memory */
 };
 
 /* The host asks for the GPU's time. */
@@ -51,6 +54,14 @@ struct io_clock {
 PORT_FN uint32_t io_extra_bytes(uint32_t n_cmds, uint32_t n_bounce)
 {
 	return n_cmds * (uint32_t)(sizeof(struct dev_cmd) + sizeof(struct dev_span) + 8) + (n_bounce + 8u) / 4 * 8;
+}
+
+/* And behind those: steps, then plans, which the loop reads at each command. 0: they stay where they are. */
+PORT_FN uint32_t io_near_bytes(uint32_t n_steps)
+{
+	return n_steps <= IO_NEAR_STEPS
+	           ? n_steps * (uint32_t)sizeof(struct dev_step) + IO_NEAR_PLANS * (uint32_t)sizeof(struct dev_plan)
+	           : 0;
 }
 
 #ifdef __cplusplus
