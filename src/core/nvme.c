@@ -109,7 +109,9 @@ static void look_at_disk(const char *disk, struct tutti_nvme *out)
 	                    O_CLOEXEC); /* fails while it, or a partition of it, is mounted or in md, lvm, swap */
 	if (fd < 0)
 		snprintf(out->in_use, sizeof(out->in_use), "%.40s: %s", path,
-		         errno == EBUSY ? "mounted, or part of md, lvm or swap" : err_name(-errno));
+		         errno == EBUSY                     ? "mounted, or part of md, lvm or swap"
+		         : errno == EACCES || errno == EPERM ? "to see whether it is in use needs root"
+		                                             : err_name(-errno));
 	else if (has_partitions(disk) && !out->in_use[0])
 		snprintf(out->in_use, sizeof(out->in_use),
 		         "%.40s has partitions (wipefs -a %.40s, if they are not wanted)", path, path);

@@ -10,6 +10,10 @@
  * generation is past), and the next one that is made brings the controller up again. CC.EN is never cleared while queue
  * pairs that the controller could be asked to delete are still there.
  *
+ * There is no Abort. A controller may answer it with "not aborted" and leave the command under way, so that deletion
+ * must follow anyway; one that forgot a command has nothing to abort; and it would save little: a kernel's steps have
+ * one deadline, and all that is unanswered then has failed. A queue pair is remade by four admin commands.
+ *
  * Threads: every call takes the function's lock; a second thread of ours waits for interrupts and wakes parkers.
  */
 #ifndef TUTTI_CTRL_NVME_ADMIN_H

@@ -261,6 +261,18 @@ static void erases_by_name_only(void)
 	drives_down(2, 0);
 }
 
+/* A pool that can't be: nothing is written, and the message says what would help. */
+static void too_small(void)
+{
+	const char *const one[] = {FN0 "1"};
+
+	drives_up(&(struct mock_opts){.mdts = 7, .ns_bytes = 65536}, 1);
+	CHECK_EQ(format_on(one, 1, "SN-A", 0), -EINVAL);
+	CHECK(strstr(tutti_error_message(), "too small"));
+	CHECK_EQ(mock_count(mocks[0]).writes, 0);
+	drives_down(1, 0);
+}
+
 /* ---- drives that misbehave under a lane ---- */
 
 struct trouble {
@@ -437,6 +449,7 @@ int main(void)
 	CHECK_RUN(odd_memory);
 	CHECK_RUN(found_by_one_path);
 	CHECK_RUN(erases_by_name_only);
+	CHECK_RUN(too_small);
 	CHECK_RUN(read_late);
 	CHECK_RUN(read_error);
 	CHECK_RUN(read_lost);

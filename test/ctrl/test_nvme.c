@@ -356,10 +356,12 @@ static void paths(void)
 		CHECK_EQ(nvme_path(bad[i], function, &nsid), -EINVAL);
 }
 
+static uint32_t most_bytes; /* of a command; 0: what the drive says */
+
 static int open_one(const char *path, struct ctrl **c)
 {
 	struct ctrl_target t = {.path = path, .fd = -1};
-	struct ctrl_opts o = {.targets = &t, .n_targets = 1, .sgl = 1};
+	struct ctrl_opts o = {.targets = &t, .n_targets = 1, .sgl = 1, .mdts_bytes = most_bytes};
 
 	return ctrl_vfio.open(&o, c);
 }
@@ -381,6 +383,10 @@ static void unusable_drives(void)
 	refuses(&(struct mock_opts){.lba_bytes = 2048}, "nvme:" NAME "/1", -EOPNOTSUPP, "blocks of 2048");
 	refuses(&(struct mock_opts){.n_ns = 2}, "nvme:" NAME "/3", -ENODEV, "no active namespace 3");
 	refuses(&(struct mock_opts){.n_ns = 2}, "/tmp/x", -EINVAL, "all of one kind");
+	/* Only a limit of ours can be below a block: MDTS counts pages of 4096 bytes. */
+	most_bytes = 512;
+	refuses(&(struct mock_opts){.lba_bytes = 4096}, "nvme:" NAME "/1", -EOPNOTSUPP, "less than a block of 4096");
+	most_bytes = 0;
 }
 
 /* Two handles share the claimed function; what one maps and makes is its own. */
