@@ -21,7 +21,7 @@ static void format_says_what_probe_reads(void)
 	}
 	f.bytes = 500 << 10;
 	CHECK_EQ(store_format(&ram.m, &f), -EINVAL);
-	CHECK(strstr(err_text(), "too small"));
+	CHECK(strstr(err_text(), "at least that"));
 	f.bytes = 64 << 20;
 	CHECK_EQ(store_format(&ram.m, &f), -EINVAL);
 	CHECK(strstr(err_text(), "fewer bytes"));
