@@ -24,8 +24,18 @@
  * Calls that fill a struct have a second form, ..._sized, which is told how many bytes the caller's has and never
  * writes beyond them; the plain form calls it with those of this header.
  *
- * Threads: a store may be used from any threads, calls are serialised inside. A lane is used by one thread at a
- * time, except tutti_wait_layer and tutti_lane_stats. Different lanes are independent.
+ * Threads. What has no handle (sections 1 and 2, tutti_format, tutti_completion_result, sizes): any thread, at once.
+ * A store and its namespaces: any threads, at once; calls are serialised inside. A lane and its plans: one thread at a
+ * time, whichever; but at once with those and with each other, from any thread, may run tutti_wait_layer,
+ * tutti_wait_layer_stream and tutti_plan_failed (of layers issued before, until tutti_plan_finish is called) and
+ * tutti_lane_stats (until tutti_lane_close is). tutti_move counts as a call of both. Different lanes are independent.
+ * With tutti_store_close, tutti_ns_remove, tutti_plan_finish and tutti_lane_close no other call on the same handle, or
+ * on what hangs on it, may be running; afterwards it is gone. Callbacks (progress, log, tutti_block_fn) run in the
+ * calling thread, warnings of the store's background work in a thread of the library; none may call back.
+ *
+ * Ownership: what a call is given stays the caller's and is read during the call alone, but for the memory of
+ * tutti_lane_register. Times are CLOCK_MONOTONIC in ns; sizes are bytes. -ENOMEM may come from any call that opens,
+ * makes or sends something; an error of the disk is that of the call that met it: -EIO or an NVMe status.
  */
 #ifndef TUTTI_H
 #define TUTTI_H
@@ -96,9 +106,15 @@ int tutti_format(const struct tutti_format_opts *opts);
  * -EINVAL: a device under two names. -EACCES, -EPERM: not allowed.
  */
 int tutti_store_open(const struct tutti_store_opts *opts, struct tutti_store **out);
-/* Writes the index checkpoint and closes. Leases and reservations end. The store is freed in every case. */
+/*
+ * Writes the index checkpoint and closes. Leases and reservations end. The store, its namespaces too, is freed in every
+ * case; an error (of the disk) means that the next open reads all headers. NULL: 0.
+ */
 int tutti_store_close(struct tutti_store *s);
-/* Makes everything committed so far survive a power loss. Does not block other calls while it flushes. */
+/*
+ * Makes everything committed so far survive a power loss. Does not block other calls while it flushes. What the flush
+ * ended with: then what it covered counts as unsynced until tutti_verify, and a later sync is tried by itself.
+ */
 int tutti_store_sync(struct tutti_store *s);
 /* What the pool is and holds. -EINVAL: NULL. */
 int tutti_store_info_sized(struct tutti_store *s, struct tutti_pool_info *out, size_t bytes);
@@ -113,7 +129,7 @@ static inline int tutti_store_info(struct tutti_store *s, struct tutti_pool_info
  * -ENOSPC: namespace table full. -EBADMSG: the record on disk is not the one of this digest.
  */
 int tutti_ns_open(struct tutti_store *s, const struct tutti_ns_spec *spec, struct tutti_ns **out);
-/* The i-th namespace of the pool. -ENOENT: no such i. */
+/* The i-th namespace of the pool, the store's; those behind one that is removed move up. -ENOENT: no such i. */
 int tutti_ns_at(struct tutti_store *s, uint32_t i, struct tutti_ns **out);
 int tutti_ns_get_info_sized(struct tutti_ns *ns, struct tutti_ns_info *out, size_t bytes);
 static inline int tutti_ns_get_info(struct tutti_ns *ns, struct tutti_ns_info *out)
@@ -127,7 +143,9 @@ int tutti_ns_clear(struct tutti_ns *ns);
  * may be using it. Lanes that have it open find nothing more in it. Errors as of tutti_ns_clear.
  */
 int tutti_ns_remove(struct tutti_ns *ns);
-/* Calls fn for each committed block, in no order, until it returns non-zero (which is returned). fn must not call back.
+/*
+ * Calls fn for each committed block, in no order, until it returns non-zero (which is returned). fn must not call back,
+ * and everyone else waits for it. Keys live for the call; parent: zeros at a chain's start.
  */
 typedef int (*tutti_block_fn)(void *arg, const struct tutti_key *key, const struct tutti_key *parent, uint32_t depth,
                               uint32_t slot);
@@ -137,8 +155,9 @@ int tutti_ns_each(struct tutti_ns *ns, tutti_block_fn fn, void *arg);
 
 /*
  * *matched = length of the longest prefix of keys that is committed. If lease is not NULL and *matched > 0, the
- * prefix is held against eviction until released or expired (expiry_ns from now). keys must be a chain.
- * Does not touch the disk. -EAGAIN: too many leases.
+ * prefix is held against eviction until released or expired (lease_ns from now). keys must be a chain. A miss is 0 with
+ * *matched 0; then lease holds nothing, which may be released. Does not touch the disk. -EAGAIN: 4096 leases and
+ * reservations are out.
  */
 int tutti_lookup(struct tutti_ns *ns, const struct tutti_key *keys, size_t n, uint64_t lease_ns, size_t *matched,
                  struct tutti_lease *lease);
@@ -171,8 +190,8 @@ int tutti_plan_blob(struct tutti_ns *ns, const struct tutti_lease *lease, size_t
 int tutti_complete(struct tutti_ns *ns, const void *blob, size_t bytes, size_t *bad);
 /* Why the first block that failed did, of a completion blob; 0: none failed. -EBADMSG: also of what is no such blob. */
 int tutti_completion_result(const void *blob, size_t bytes);
-/* Ends a lease or reservation. Idempotent: an unknown one is fine. Slots of a reservation that a lane may still write
- * come back after its expiry. */
+/* Ends a lease or reservation. Idempotent: an unknown one, of an older epoch too, is fine. Slots of a reservation that
+ * a lane may still write come back after its expiry. */
 int tutti_release(struct tutti_ns *ns, const struct tutti_lease *lease);
 /* Ends a reservation whose plan never reached a lane: its slots are free at once. */
 int tutti_cancel(struct tutti_ns *ns, const struct tutti_lease *reservation);
@@ -184,12 +203,16 @@ int tutti_cancel(struct tutti_ns *ns, const struct tutti_lease *reservation);
  * which. -EBUSY, -EBADMSG, -ENODEV, -ENOMEDIUM as for the store.
  */
 int tutti_lane_open(const struct tutti_lane_opts *opts, const struct tutti_key *ns_digest, struct tutti_lane **out);
-/* Waits for I/O in flight to its deadline. -ENOTRECOVERABLE: something may still write; memory stays registered. */
+/*
+ * Waits for I/O in flight to its deadline. -EBUSY: plans are open (of a lane that is not dead); nothing was done.
+ * -ENOTRECOVERABLE: something may still write; the lane and its registered memory stay as they are. NULL: 0.
+ */
 int tutti_lane_close(struct tutti_lane *l);
 /*
  * Registers the engine's KV memory, which must stay mapped while the lane is open. Once. Where base, strides or sizes
  * miss the controller's alignment the lane copies through bounded bounce buffers and tutti_lane_get_info says so.
- * -EINVAL: layout does not give the namespace's objects. -EEXIST: registered already.
+ * -EINVAL: layout does not give the namespace's objects, or memory of the other executor's kind. -EEXIST: registered
+ * already.
  */
 int tutti_lane_register(struct tutti_lane *l, const struct tutti_kv_layout *layout);
 int tutti_lane_get_info_sized(struct tutti_lane *l, struct tutti_lane_info *out, size_t bytes);
@@ -210,17 +233,23 @@ static inline int tutti_lane_stats(struct tutti_lane *l, struct tutti_lane_stats
  */
 int tutti_plan_open(struct tutti_lane *l, const void *blob, size_t bytes, const uint64_t *blocks, size_t n_blocks,
                     struct tutti_plan **out);
-/* Issues all layers in one go (one kernel, layer after layer). */
+/*
+ * Issues all layers in one go (one kernel of up to 1023, layer after layer). -EINVAL: a store's plan, or a layer was
+ * issued. -ESTALE: too late for the lease. -EAGAIN: queue full. After an error the leading layers may be issued and are
+ * served all the same: issue the rest by tutti_retrieve_layer, or none (tutti_wait_layer refuses those). A block that
+ * can't be read fails alone, at its layer; the completion blob says which blocks failed, not which layers were issued.
+ */
 int tutti_retrieve(struct tutti_plan *p);
 /*
  * Issues one layer, each once, in any order; they are served in the order of the calls. Cost does not depend on the
- * number of blocks. -EAGAIN: queue full.
+ * number of blocks. -EINVAL: a store's plan, no such layer, or issued already. -ESTALE: too late for the lease.
+ * -EAGAIN: queue full; nothing was issued, and the same call may be made again.
  */
 int tutti_retrieve_layer(struct tutti_plan *p, uint32_t layer);
 /*
  * Waits until layer's bytes are in the engine's memory and checked. 0: all blocks. -EBADMSG or another error: at least
- * one block failed (tutti_plan_failed says which); the others are good. -ETIMEDOUT: deadline_ns (absolute) passed.
- * Any thread.
+ * one block failed, here or in a layer served before (tutti_plan_failed says which); the others are good. -ETIMEDOUT:
+ * deadline_ns (absolute) passed. -EINVAL: the layer was not issued. -ENOTRECOVERABLE: the lane is dead. Any thread.
  */
 int tutti_wait_layer(struct tutti_plan *p, uint32_t layer, uint64_t deadline_ns);
 /*
@@ -248,7 +277,8 @@ int tutti_store_layer_stream(struct tutti_plan *p, uint32_t layer, void *stream)
 /*
  * Waits (to deadline_ns, absolute) for everything issued, writes the headers of a store whose layers are all there,
  * and fills the completion blob (NULL: not wanted). Frees the plan on every result but -ETIMEDOUT and
- * -ENOTRECOVERABLE. A store with a layer missing completes as dropped.
+ * -ENOTRECOVERABLE (the lane is dead: its memory may still be written). A store with a layer missing completes as
+ * dropped. 0 also when blocks failed: the blob says so. -ENOBUFS: bytes_max is below tutti_completion_blob_bytes.
  */
 size_t tutti_completion_blob_bytes(size_t n_blocks);
 int tutti_plan_finish(struct tutti_plan *p, uint64_t deadline_ns, void *blob, size_t bytes_max, size_t *bytes);
@@ -260,7 +290,7 @@ int tutti_plan_finish(struct tutti_plan *p, uint64_t deadline_ns, void *blob, si
  */
 int tutti_move(struct tutti_ns *ns, struct tutti_lane *l, const struct tutti_lease *lease, const uint64_t *blocks,
                size_t n, size_t *bad);
-/* 1 if that everything issued so far is done (finish would not wait long); 0 if not. Does not wait. */
+/* 1 if everything issued so far is done (finish would not wait long); 0 if not. Does not wait. */
 int tutti_plan_poll(struct tutti_plan *p);
 /* Result of block i of the plan so far: 0, or why it failed. */
 int tutti_plan_failed(struct tutti_plan *p, size_t i);
@@ -278,8 +308,10 @@ int tutti_compute_stream(uint32_t io_sms, int priority, void **stream, uint32_t 
 /* ---- 6. keeping it sound ---- */
 
 /*
- * Reads and checks every committed block of a namespace through a lane of this process. *bad counts damaged blocks;
- * with repair they leave the index and the disk. Blocks found sound count as synced after the next sync.
+ * Reads and checks every committed block of a namespace through a lane of this process, by CPU threads. *bad counts
+ * damaged blocks; with repair they leave the index and the disk, with those below them. Blocks found sound count as
+ * synced after the next sync. An error says that blocks could not be read for a reason that is not theirs (a timeout);
+ * *checked is then 0.
  */
 int tutti_verify(struct tutti_ns *ns, int repair, tutti_progress_fn progress, void *arg, uint64_t *checked,
                  uint64_t *bad);
