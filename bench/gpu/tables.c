@@ -6,6 +6,7 @@
  * The times are the caller's, from the call to the answer. Ours does more: tutti_reserve and tutti_complete find and
  * take slots, link the tree, keep the LRU order; the GPU's only stores key and slot. Computing keys is in neither.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -79,13 +80,14 @@ static uint64_t cpu_find(const struct tutti_key *keys, size_t n)
 static uint32_t answer(uint32_t n)
 {
 	uint32_t least = UINT32_MAX;
+	uint64_t until = now_ns() + WAIT_NS;
 
 	for (uint32_t i = 0; i < (n + TABLE_THREADS - 1) / TABLE_THREADS; i++) {
 		uint64_t said;
 
-		do
-			said = __atomic_load_n(&t.said[i], __ATOMIC_ACQUIRE);
-		while (said >> 32 != t.seq);
+		for (uint32_t k = 1; (said = __atomic_load_n(&t.said[i], __ATOMIC_ACQUIRE)) >> 32 != t.seq; k++)
+			if (k % 65536 == 0)
+				need(now_ns() < until ? 0 : -ETIMEDOUT, "the GPU's table does not answer");
 		least = (uint32_t)said < least ? (uint32_t)said : least;
 	}
 	return least;
