@@ -1,5 +1,7 @@
-"""The break-even: what one wrong measurement does."""
-from tutti.vllm.breakeven import PROBE_AGAIN_S, Rates
+"""The break-even: what is measured, and what one wrong measurement does."""
+from tutti.vllm.breakeven import PROBE_AGAIN_S, TRIAL_BYTES, Rates
+from tutti.vllm.messages import Report, Step
+from tutti.vllm.worker import Worker
 
 
 def test_a_slow_measurement_is_made_again():
@@ -9,12 +11,46 @@ def test_a_slow_measurement_is_made_again():
     assert rates.wants_probe and rates.worth(1)
     rates.loaded(4 << 20, 4_000_000_000)  # 1 s a block
     for _ in range(3):
-        rates.step(1600)
-        now[0] += 1.0  # 10 ms a block
+        rates.computed(1600, 1_000_000_000)  # 10 ms a block
     assert not rates.worth(100) and not rates.wants_probe
-    now[0] += PROBE_AGAIN_S
+    now[0] += PROBE_AGAIN_S + 1
     assert rates.wants_probe
     rates.loaded(4 << 20, 4_000_000)  # 1 ms a block
     assert rates.worth(100) and not rates.wants_probe
     now[0] += 10 * PROBE_AGAIN_S
     assert not rates.wants_probe
+
+
+def test_without_scratch_memory_a_part_of_a_hit_is_the_probe():
+    now = [1000.0]
+    rates = Rates(16, 1 << 20, clock=lambda: now[0])
+    rates.loaded(4 << 20, 4_000_000_000)
+    for _ in range(2):
+        rates.computed(1600, 1_000_000_000)
+    assert not rates.worth(5000) and rates.trial(5000) == 0
+    now[0] += PROBE_AGAIN_S + 1
+    assert rates.trial(5000) == TRIAL_BYTES >> 20 and rates.trial(7) == 7
+    rates.loaded(7 << 20, 7_000_000)
+    assert rates.worth(5000) and rates.trial(5000) == 0
+
+
+def test_a_pass_is_timed_by_the_device():
+    """The time comes some steps later, for the tokens of its own step, whatever the steps' distance is."""
+    done = [0]
+    begun = []
+
+    def timer():
+        begun.append(worker._step.tokens)
+        return lambda: lambda: done[0]
+
+    worker = Worker(lambda digest: (None, ""), 0, 1, 1, timer=timer)
+
+    def step(tokens):
+        worker.begin(Step(tokens=tokens)), worker.start(), worker.end(), worker.poll()
+        return worker.report()
+
+    assert step(500) is None and step(0) is None and begun == [500]
+    done[0] = 1234
+    assert step(0) == Report(tokens=500, ns=1234)
+    assert step(0) is None
+    assert Report(tokens=500, ns=1234).add(Report(tokens=500, ns=2000)) == Report(tokens=500, ns=2000)

@@ -1,9 +1,10 @@
 """When is loading a prefix faster than computing it? Decided from what was measured, on this machine and model.
 
-Load: bytes by time of each retrieve (and of a probe into scratch memory, before the first one). Compute: the time
-between an engine step with many new tokens and the next step. The first such step is left out: it warms up. As long as
-one of the two is not known, a hit is loaded. What was measured is kept in a file for the next start. While loading is
-the slower one nothing is loaded that could show otherwise: now and then a probe is.
+Load: bytes by time of each retrieve (and of a probe into scratch memory of the host's, before the first one). Compute:
+the time that the device takes for a forward pass with many new tokens; engine steps overlap, so that their distance
+tells nothing. The first such pass is left out: it warms up. As long as one of the two is not known, a hit is loaded.
+What was measured is kept in a file for the next start. While loading is the slower one nothing is loaded that could
+show otherwise: now and then a probe is, or, where there is no scratch memory, a small part of a hit.
 """
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from pathlib import Path
 TOKENS_MIN = 128  # of a step that tells something about prefill
 SAVE_EVERY_S = 10.0
 PROBE_AGAIN_S = 60.0
+TRIAL_BYTES = 256 << 20
 
 
 def _mean(old: float, new: float) -> float:
@@ -31,7 +33,7 @@ class Rates:
         self._block_tokens, self._block_bytes, self._auto = block_tokens, block_bytes, auto
         self._path, self._clock = path, clock
         self.load_s = self.compute_s = 0.0  # a block's; 0: not known
-        self._began, self._tokens, self._warm, self._kept_at = 0.0, 0, False, 0.0
+        self._warm, self._kept_at = False, 0.0
         self._loaded_at = float("-inf")
         if path is not None:
             try:
@@ -60,19 +62,16 @@ class Rates:
             self._loaded_at = self._clock()
             self._keep()
 
-    def step(self, n_tokens: int) -> None:
-        """An engine step with n_tokens begins (and the one before it has ended)."""
-        if not self._auto:
-            return
-        if self._tokens:
-            if self._warm:
-                took = self._clock() - self._began
-                self.compute_s = _mean(self.compute_s, took * self._block_tokens / self._tokens)
-                self._keep()
-            self._warm = True
-        self._tokens = n_tokens if n_tokens >= TOKENS_MIN else 0
-        if self._tokens:
-            self._began = self._clock()
+    def trial(self, n_blocks: int) -> int:
+        """How many of n_blocks to load although that looks slower: 0, or a few if the last look was long ago."""
+        return min(n_blocks, max(1, TRIAL_BYTES // self._block_bytes)) if self.wants_probe else 0
+
+    def computed(self, n_tokens: int, ns: int) -> None:
+        """A forward pass with n_tokens, TOKENS_MIN or more, took ns."""
+        if self._auto and self._warm:
+            self.compute_s = _mean(self.compute_s, ns / 1e9 * self._block_tokens / n_tokens)
+            self._keep()
+        self._warm = True
 
     def _keep(self) -> None:
         now = self._clock()

@@ -19,7 +19,7 @@ from .metrics import Deltas, TuttiPromMetrics, TuttiStats
 from .messages import Facts, Report, Step
 from .options import options_of
 from .setup import check_supported, facts_of, kv_group, open_lane, open_probe, open_store, tp_rank, why_async
-from .worker import Worker
+from .worker import Worker, wall_timer
 
 if TYPE_CHECKING:
     from .scheduler import Scheduler
@@ -84,17 +84,18 @@ class TuttiConnector(base.KVConnectorBase_V1):
         block_bytes = facts.layers * facts.objects_per_layer * facts.object_bytes
         mark: Callable[[], Callable[[], bool]] | None = None
         stream: Callable[[], int] | None = None
+        timer = wall_timer
         if layout.cuda:
-            from .cuda import mark, stream
+            from .cuda import mark, stream, timer
 
         def lane(digest: bytes) -> Any:
             return open_lane(self._config, self._options, digest, layout, rank)
 
-        def probe(digest: bytes, blob: bytes, n: int) -> Any:
+        def scratch(digest: bytes, blob: bytes, n: int) -> Any:
             return open_probe(self._config, self._options, digest, facts, rank, blob, n)
 
-        self._worker = Worker(lane, rank, facts.layers, block_bytes, 3 * self._options.deadline_s, mark, probe,
-                              stream)
+        self._worker = Worker(lane, rank, facts.layers, block_bytes, 3 * self._options.deadline_s, mark,
+                              None if layout.cuda else scratch, stream, timer)
         self._deltas = Deltas(self._worker.counts)
 
     def get_handshake_metadata(self) -> FactsMetadata | None:

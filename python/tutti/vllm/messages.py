@@ -46,6 +46,7 @@ class Step:
     fences: list[int] = field(default_factory=list)  # stores that must end before this step's forward pass
     open: bytes | None = None  # digest of the namespace to open, until a worker says that it did
     probe: Probe | None = None
+    tokens: int = 0  # that this step computes, if it is to be timed
 
 
 @dataclass
@@ -66,10 +67,14 @@ class Report:
     done: list[Done] = field(default_factory=list)
     opened: dict[int, str] = field(default_factory=dict)  # rank -> what its path is
     failed_step: int = 0  # the last step whose own loads failed
+    tokens: int = 0  # of a forward pass that was timed
+    ns: int = 0
 
     def add(self, other: Report) -> Report:
         """Of two ranks."""
-        return Report(self.done + other.done, self.opened | other.opened, max(self.failed_step, other.failed_step))
+        ns, tokens = max((self.ns, self.tokens), (other.ns, other.tokens))
+        return Report(self.done + other.done, self.opened | other.opened, max(self.failed_step, other.failed_step),
+                      tokens, ns)
 
 
 @dataclass

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ..errors import NotFoundError, TuttiError
-from .breakeven import Rates
+from .breakeven import TOKENS_MIN, Rates
 from .keys import KEY_BYTES, Chain, cacheable
 from .messages import Done, Load, Probe, Report, Save, Step
 from .options import Options
@@ -102,7 +102,7 @@ class Scheduler:
         self._storing: dict[int, int] = {}  # engine block -> plan
         self._n_loads = self._n_saves = self._number = self._plan = self._acked = 0
         self._opened: set[int] = set()
-        self._probing = False
+        self._probing, self._probes = False, True  # _probes: workers have scratch memory for it
         self._probe_keys = some_chain(namespace, PROBE_BLOCKS) if rates.wants_probe else b""
         self.paths: dict[int, str] = {}  # rank -> how its lane works, once it is open
         self.counts = dict.fromkeys(("lookups", "hit_blocks", "loads", "loaded_blocks", "failed_blocks", "saves",
@@ -130,7 +130,9 @@ class Scheduler:
             self.counts["break_even"] += 1
             if self.counts["break_even"] == 1 and self._log:
                 self._log(f"tutti: a hit is not loaded, because recomputing is faster here: {self._rates}")
-            return 0, False
+            n = 0 if self._probes else self._rates.trial(n)
+            if not n:
+                return 0, False
         self._held.pop(request.request_id, None)  # who is asked for anew holds nothing
         if self._held and sum(self._held.values()) + here + n > self._held_max:
             return None, False
@@ -181,7 +183,8 @@ class Scheduler:
         self._number += 1
         step = Step(self._number, self._acked, not out.total_num_scheduled_tokens)
         scheduled = out.num_scheduled_tokens
-        self._rates.step(out.total_num_scheduled_tokens)
+        if out.total_num_scheduled_tokens >= TOKENS_MIN:
+            step.tokens = out.total_num_scheduled_tokens
         written = self._follow(out)
         if len(self._opened) < self._ranks:
             step.open = self._ns.digest
@@ -320,7 +323,7 @@ class Scheduler:
 
     def _probe(self, step: Step) -> None:
         """Has a worker read a few blocks into scratch memory, while it is not known how fast that is."""
-        if not self._probe_keys or self._probing or not self._rates.wants_probe:
+        if not self._probe_keys or self._probing or not self._probes or not self._rates.wants_probe:
             return
         keys, self._probe_keys = self._probe_keys, b""
         got, lease = self._ns.lookup(keys, self._lease_s())
@@ -338,6 +341,8 @@ class Scheduler:
             self._opened |= set(report.opened)
             self.paths |= report.opened
         self._acked = max(self._acked, report.failed_step)
+        if report.ns:
+            self._rates.computed(report.tokens, report.ns)
         for done in report.done:
             flight = self._flights.get(done.plan)
             if flight is not None:
@@ -377,7 +382,7 @@ class Scheduler:
             self._n_loads -= 1
             self._rates.loaded(flight.bytes // self._ranks, flight.ns)
             if flight.probe:
-                self._probing = False
+                self._probing, self._probes = False, flight.reached > 0
                 return
             assert flight.track is not None
             if flight.track.loading == plan:
@@ -403,7 +408,7 @@ class Scheduler:
         there = self._ns.lookup(track.chain.upto(track.stored)).blocks
         if there < track.stored:
             track.stored = track.tried = there
-        if there and self._rates.wants_probe and not self._probing:
+        if there and self._probes and self._rates.wants_probe and not self._probing:
             self._probe_keys = bytes(track.chain.upto(min(PROBE_BLOCKS, there)))
         if self._on_published and there > track.told:
             self._on_published(track, track.told, there - track.told)

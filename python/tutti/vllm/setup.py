@@ -185,7 +185,8 @@ def open_lane(config: Any, options: Options, digest: bytes, layout: KvLayout, ra
 
 def open_probe(config: Any, options: Options, digest: bytes, facts: Facts, rank: int, blob: bytes,
                n_blocks: int) -> tuple[Lane, Any]:
-    """A second lane, into scratch memory for the same objects, and a plan of n_blocks on it."""
+    """A second lane, into scratch memory for the same objects, and a plan of n_blocks on it. Its first layer was
+    retrieved, so that its threads have woken once."""
     room = max(2, n_blocks)  # one block alone would leave no gap between its objects, and they would be one
     size, count = facts.object_bytes, facts.objects_per_layer
     memory = KvMemory(facts.layers, room, size * count).layout
@@ -194,6 +195,9 @@ def open_probe(config: Any, options: Options, digest: bytes, facts: Facts, rank:
     lane = Lane.open(paths_of(config, options), digest, rank=rank, deadline_s=options.deadline_s, **_timing(options))
     try:
         lane.register(layout)
+        first = lane.plan(blob, list(range(n_blocks)))
+        first.retrieve_layer(0)
+        first.finish(options.deadline_s)
         return lane, lane.plan(blob, list(range(n_blocks)))
     except BaseException:
         lane.close()

@@ -21,6 +21,17 @@ NAP_S = 0.001
 PROBE_S = 0.5
 
 
+def wall_timer() -> Callable[[], Callable[[], int]]:
+    """For compute that is done when it returns; see cuda.timer."""
+    began = time.monotonic_ns()
+
+    def end() -> Callable[[], int]:
+        took = time.monotonic_ns() - began
+        return lambda: took
+
+    return end
+
+
 @dataclass
 class _Going:
     """A plan on its way."""
@@ -38,15 +49,20 @@ class Worker:
 
     mark(): what it returns tells whether all compute that the device was given before is done. None: compute is done
     when it returns. stream(): the compute stream, which waits for layers by itself; None: the caller's thread waits.
+    timer(): begins to time a forward pass on the device; see cuda.timer.
     stop_s: a plan that is not done after that long has a dead device.
     """
 
     def __init__(self, open_lane: Callable[[bytes], tuple[Any, str]], rank: int, layers: int, block_bytes: int,
                  stop_s: float = 90.0, mark: Callable[[], Callable[[], bool]] | None = None,
                  probe: Callable[[bytes, bytes, int], tuple[Any, Any]] | None = None,
-                 stream: Callable[[], int] | None = None) -> None:
+                 stream: Callable[[], int] | None = None,
+                 timer: Callable[[], Callable[[], Callable[[], int]]] = wall_timer) -> None:
         self._open_lane, self._rank, self._layers, self._block_bytes = open_lane, rank, layers, block_bytes
         self._stop_s, self._mark, self._open_probe, self._stream = stop_s, mark, probe, stream
+        self._timer = timer
+        self._timing: Callable[[], Callable[[], int]] | None = None  # of the pass that runs
+        self._timed: tuple[int, Callable[[], int]] | None = None  # tokens of a pass, and its time once it is known
         self._lane: Any = None
         self._digest = b""
         self._report = Report()
@@ -85,6 +101,8 @@ class Worker:
             step.loads = []
         if step.probe is not None:
             self._begin_probe(step)
+        if step.tokens and not self._sync:  # a pass that waits for layers would tell of the disk
+            self._timing = self._timer()
 
     def wait_layer(self, layer: int) -> None:
         """Until a layer of the loads that this pass computes with is there, checked or known as failed.
@@ -105,6 +123,8 @@ class Worker:
         step = self._step
         if step is None:
             return
+        if self._timing is not None:
+            self._timed, self._timing = (step.tokens, self._timing()), None
         if self._sync:
             self._end_sync(step)
         if step.saves:
@@ -123,6 +143,8 @@ class Worker:
                 self._end_sync(self._step)
             if self._step.idle:
                 self.end()  # some versions leave it out where nothing is computed
+        if self._timed is not None:
+            self._tell_time()
         if self._waiting:
             self._issue_waiting()
         if self._loads or self._saves or self._probe or self._waiting:
@@ -322,6 +344,12 @@ class Worker:
     def _tell(self, done: Done) -> None:
         self._report.done.append(done)
         self._told = True
+
+    def _tell_time(self) -> None:
+        assert self._timed is not None
+        tokens, ns = self._timed[0], self._timed[1]()
+        if ns:
+            self._report.tokens, self._report.ns, self._timed, self._told = tokens, ns, None, True
 
     def _begin_probe(self, step: Step) -> None:
         probe, step.probe = step.probe, None
