@@ -176,7 +176,7 @@ static int in_segments(const struct store *s, uint32_t dev, uint64_t at, const u
 /* Exactly what the clear left is empty on the medium; of the rest of the data nothing has changed. */
 static void tells_the_drive_exactly(void)
 {
-	uint64_t end_ns = rig_now() + PATIENCE_NS;
+	uint64_t end_ns;
 	uint8_t left[4096] = {0}, now[4096] = {0};
 	struct mock_counts told;
 	uint32_t n = 0;
@@ -212,6 +212,7 @@ static void tells_the_drive_exactly(void)
 	/* The pool is used as before: the next clear tells again, and so does removing. */
 	for (uint32_t i = 0; i < r.store->st->n_segments; i++)
 		now[i] = r.store->st->segments[i].state == SEGMENT_OWNED;
+	end_ns = rig_now() + PATIENCE_NS;
 	for (rc = -EBUSY; rc == -EBUSY && rig_now() < end_ns; nap())
 		rc = tutti_ns_remove(other);
 	CHECK_EQ(rc, 0);
