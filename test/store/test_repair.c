@@ -30,6 +30,7 @@ static void a_pool(uint32_t n_dev)
 	chain_keys(keys, 1, 3);
 	CHECK_EQ(commit(NULL, keys, 3, 1), 3);
 	CHECK_EQ(found(1).healed_copies, 0);
+	CHECK_EQ(store_ns_at(store, 0, &ns), 0);
 }
 
 static int all_there(void) { return !store_ns_at(store, 0, &ns) && matched(keys, 3) == 3; }
