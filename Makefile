@@ -89,8 +89,8 @@ MICRO = $(patsubst bench/micro/%.c,$(BUILD)/micro/%,$(MICRO_SRC))
 EXAMPLES = $(call prog,$(EXAMPLE_SRC))
 TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(PARTS)
 
-.PHONY: all lib cli cuda gpu-pack demo demo-vllm test test-vllm test-nvme proof-nvme test-programs check tidy \
-	bench bench-programs fuzz fuzz-programs soak wheel test-python sanitize sanitize-programs asan-programs \
+.PHONY: all lib cli cuda gpu-pack demo demo-vllm test test-vllm test-vllm-full test-nvme proof-nvme test-programs check \
+	tidy bench bench-programs fuzz fuzz-programs soak wheel test-python sanitize sanitize-programs asan-programs \
 	tsan-programs kmod fuzz-kmod install-kmod install clean help FORCE
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -232,6 +232,8 @@ in_vllm = @test/vllm/install.sh $(VLLM_VENV) $(VLLM_VERSION) || { [ $$? -eq 77 ]
 	echo "0 passed, 0 failed, 1 skipped"; exit 0; }; $(VLLM_VENV)/bin/python $(1)
 test-vllm: ## the connector in a real vLLM on CPU: installs it into VLLM_VENV, then ten engines
 	$(call in_vllm,test/vllm/run.py $(VLLM_VENV))
+test-vllm-full: ## two ranks, older versions of vLLM, and other caches on the same requests: an hour
+	$(call in_vllm,test/vllm/full.py $(VLLM_VENV))
 demo-vllm: ## two questions on one document in a real vLLM, and one after a restart: times to the first token
 	$(call in_vllm,test/vllm/demo.py $(VLLM_VENV))
 

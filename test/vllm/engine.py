@@ -4,18 +4,24 @@
     engine.py PLAN.json OUT.json
 
 PLAN: {"model", "options" (of LLM), "connector" (kv_connector_extra_config; none: no connector), "policy", "checked",
+"watch" (false: workers are other processes; answers have no kv),
 "requests": [one or, as a list, several at once]}. A request: {"seed", "tokens" (length), "tail_seed", "max_tokens",
-"salt", "lora", "continues" (index of an answer: its prompt and tokens come first)}, or {"sleep_s"}, or {"kill_in_s"}:
-SIGKILL to itself that much later. OUT: a list with one entry a
-request: tokens, logprobs, cached (prompt tokens not computed), seconds to the first token and in all, finish.
+"salt", "lora", "continues" (index of an answer: its prompt and tokens come first)}, or {"sleep_s"}, or {"forget": [answer,
+n]}: vLLM's own prefix cache loses what that answer has from its n-th block on, or {"kill": true}: SIGKILL to itself as soon
+as a store is in flight. OUT: a list with one entry a request: tokens, logprobs, kv (a digest of each whole block as the
+request left it, all layers), cached (prompt tokens not computed), seconds to the first token and in all, finish.
 With "checked" every loaded byte is compared with what was stored (see checked.py), and OUT ends with the sums.
+
+    engine.py PLAN.json
+
+PLAN with "answers" (a descriptor) instead of "requests": reads a request a line from stdin ({"reset": 1}: empties vLLM's own
+prefix cache), and writes an answer a line to it, the first when it is ready: {"refused": why} if it can't be. See live.py.
 """
+import hashlib
 import json
 import os
 import random
-import signal
 import sys
-import threading
 import time
 
 TAIL = 8  # tokens of a prompt that come from tail_seed
@@ -49,10 +55,50 @@ def make_llm(plan):
                         kv_connector_extra_config=plan["connector"])
         transfer["kv_load_failure_policy"] = plan.get("policy", "recompute")
         options["kv_transfer_config"] = KVTransferConfig(**transfer)
+    if plan.get("transfer"):
+        options["kv_transfer_config"] = KVTransferConfig(**plan["transfer"])
     return LLM(model=plan["model"], **options)
 
 
-def play(llm, group, before):
+def bytes_of(layer, block):
+    """A block of a layer's KV tensor: its blocks come first, or, in older versions, keys and values before them."""
+    dim = 1 if layer.shape[0] == 2 else 0
+    return layer.select(dim, block).contiguous().numpy().tobytes()
+
+
+class Watch:
+    """Keeps what each request leaves in the KV cache. For engines of one process."""
+
+    def __init__(self, llm):
+        core = llm.llm_engine.engine_core.engine_core
+        self.manager = core.scheduler.kv_cache_manager
+        self.kv = core.model_executor.driver_worker.worker.model_runner.kv_caches
+        self.block_tokens = core.vllm_config.cache_config.block_size
+        self.left = {}  # request -> (its blocks, their digests)
+        free = core.scheduler._free_request
+
+        def watched(request, *args, **named):
+            whole = min(request.num_computed_tokens, request.num_tokens - 1) // self.block_tokens
+            blocks = self.manager.get_block_ids(request.request_id)[0][:whole]
+            self.left[request.request_id] = blocks, [self.digest(b) for b in blocks]
+            return free(request, *args, **named)
+
+        core.scheduler._free_request = watched
+
+    def digest(self, block):
+        h = hashlib.sha256()
+        for layer in self.kv:
+            h.update(bytes_of(layer, block))
+        return h.hexdigest()[:16]
+
+    def of(self, request):
+        return next(v for k, v in self.left.items() if k == request or k.startswith(f"{request}-"))
+
+    def forget(self, blocks):
+        self.manager.block_pool.evict_blocks(set(blocks))
+
+
+def play(llm, watch, group, before):
     from vllm import SamplingParams
     from vllm.lora.request import LoRARequest
 
@@ -70,23 +116,50 @@ def play(llm, group, before):
         logprobs = [[[int(k), v.logprob] for k, v in d.items()] for d in c.logprobs or []]
         m = out.metrics
         ttft = getattr(m, "first_token_latency", None) if m is not None else None
+        blocks, kv = watch.of(out.request_id) if watch else ([], [])
         answers.append({"tokens": list(c.token_ids), "logprobs": logprobs, "cached": out.num_cached_tokens,
+                        "blocks": blocks, "kv": kv,
                         "prompt": list(out.prompt_token_ids), "s": took, "ttft_s": ttft, "finish": c.finish_reason})
     return answers
 
 
+def serve(plan):
+    with os.fdopen(plan["answers"], "w", buffering=1) as answers:
+        try:
+            llm = make_llm(plan)
+        except Exception as e:
+            answers.write(json.dumps({"refused": f"{type(e).__name__}: {e}".splitlines()[0]}) + "\n")
+            raise
+        answers.write(json.dumps({}) + "\n")
+        for line in sys.stdin:
+            request = json.loads(line)
+            if "reset" in request:
+                said = {"reset": llm.reset_prefix_cache()}
+            else:
+                said = play(llm, None, request, [])[0]
+            answers.write(json.dumps(said) + "\n")
+        llm.llm_engine.engine_core.shutdown()
+
+
 def main():
     plan = json.load(open(sys.argv[1]))
+    if "answers" in plan:
+        return serve(plan)
     llm = make_llm(plan)
+    watch = Watch(llm) if plan.get("watch", True) else None
     answers = []
     for group in plan["requests"]:
         if "sleep_s" in group:
             time.sleep(group["sleep_s"])
-        elif "kill_in_s" in group:
-            json.dump(answers, open(sys.argv[2], "w"))
-            threading.Timer(group["kill_in_s"], lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+        elif "forget" in group:
+            of, first = group["forget"]
+            watch.forget(answers[of]["blocks"][first:])
+        elif "kill" in group:
+            import checked
+
+            checked.kill_with(sys.argv[2], answers)
         else:
-            answers += play(llm, group, answers)
+            answers += play(llm, watch, group, answers)
     if plan.get("checked"):
         import checked
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes a small Llama and, beside it, two LoRA adapters; seeded, so everybody gets the same.
 
-    model.py FOLDER [--layers N] [--hidden N] [--positions N]
+    model.py FOLDER [--layers N] [--hidden N] [--kv-heads N] [--positions N]
 
 Its answers are sharp: a block in the wrong place changes tokens and logprobs.
 """
@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 
-def make_model(folder, layers, hidden, positions):
+def make_model(folder, layers, hidden, kv_heads, positions):
     torch.manual_seed(1234)
     config = LlamaConfig(vocab_size=1024, hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers,
-                         num_attention_heads=hidden // 32, num_key_value_heads=2, head_dim=32,
+                         num_attention_heads=hidden // 32, num_key_value_heads=kv_heads, head_dim=32,
                          max_position_embeddings=positions, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2,
                          torch_dtype="float32")
     model = LlamaForCausalLM(config)
@@ -50,9 +50,10 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--kv-heads", type=int, default=2)
     parser.add_argument("--positions", type=int, default=4096)
     args = parser.parse_args()
-    make_model(args.folder / "model", args.layers, args.hidden, args.positions)
+    make_model(args.folder / "model", args.layers, args.hidden, args.kv_heads, args.positions)
     for seed in (1, 2):
         make_adapter(args.folder / f"lora{seed}", seed, args.layers, args.hidden)
 

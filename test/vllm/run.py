@@ -3,8 +3,8 @@
 
     run.py VENV [CASE...]
 
-VENV: made by install.sh. Each case starts an engine or two; ten starts in all. Last line: N passed, N failed, N
-skipped.
+VENV: made by install.sh. Ten engines are started in all. CASE: all but the LONG ones, if none is named. Last line: N passed,
+N failed, N skipped.
 """
 import concurrent.futures
 import http.client
@@ -21,12 +21,18 @@ import sys
 import tempfile
 import time
 
+import msgspec  # vLLM brings both
+import zmq
+
 HERE = pathlib.Path(__file__).resolve().parent
 TIMEOUT_S = 420  # of one engine, on a busy machine
 BLOCK = 128  # tokens; vLLM's on CPU
 A = {"seed": 1, "tokens": 1000}  # seven whole blocks
 B = {"seed": 2, "tokens": 700, "max_tokens": 140}
+CONTINUED = {"seed": 9, "tokens": 100}
+KILLED = [{"seed": 50 + i, "tokens": 1500, "max_tokens": 4} for i in range(8)]
 WAIT = {"sleep_s": 0.3}
+LONG = ("two_ranks",)  # cases that full.py asks for
 
 
 class Bench:
@@ -43,9 +49,13 @@ class Bench:
         env.update(LD_LIBRARY_PATH=str(self.venv / "stubs"), PYTHONPATH=str(HERE), VLLM_CPU_KVCACHE_SPACE="1",
                    HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_ENABLE_V1_MULTIPROCESSING="0",
                    HOME=str(self.folder / "home"), PATH=f"{self.venv / 'bin'}:{env['PATH']}", **more)
+        env["VLLM_CACHE_ROOT"] = str(self.venv / "cache")  # what vLLM finds out about its models' classes, by importing them
+        preload = self.venv / "stubs" / "no-libtcmalloc-no-libiomp.so"
+        if preload.exists():
+            env["LD_PRELOAD"] = str(preload)
         return env
 
-    def engine(self, requests, pool=None, ok=True, seed="0", checked=True, extra=None, **plan):
+    def engine(self, requests, pool=None, ok=True, seed="0", checked=True, extra=None, env=None, **plan):
         """Runs engine.py; returns (answers, log). pool None: no connector."""
         self.starts += 1
         plan.update(model=str(self.folder / "model"), requests=requests)
@@ -58,7 +68,7 @@ class Bench:
         at, out = self.folder / "plan.json", self.folder / "out.json"
         at.write_text(json.dumps(plan))
         out.unlink(missing_ok=True)
-        done = subprocess.run([self.python, HERE / "engine.py", at, out], env=self.env(PYTHONHASHSEED=seed),
+        done = subprocess.run([self.python, HERE / "engine.py", at, out], env=self.env(PYTHONHASHSEED=seed, **(env or {})),
                               capture_output=True, text=True, timeout=TIMEOUT_S)
         log = done.stdout + done.stderr
         if ok and done.returncode:
@@ -67,10 +77,11 @@ class Bench:
 
 
 def same(a, b):
-    """Tokens and logprobs, to the last bit."""
+    """Tokens, logprobs and the bytes of every whole block in the KV cache, to the last bit."""
     assert a["tokens"] == b["tokens"], (a["tokens"], b["tokens"])
     assert a["logprobs"] == b["logprobs"], "logprobs differ"
     assert a["finish"] == b["finish"] == "length"
+    assert len(a["kv"]) >= 7 and a["kv"] == b["kv"], f"KV bytes differ: {a['kv']} {b['kv']}"
 
 
 def sound(sums):
@@ -81,27 +92,30 @@ def sound(sums):
 
 
 def answers(b):
-    """Without a connector: computed whole, and with vLLM's own prefix cache. Every other case is compared with these."""
+    """Without a connector. "mended": vLLM's own prefix cache held blocks 0 to 2 and the rest was computed in one piece,
+    which is what a load does that finds block 3 damaged. Every other case is compared with these, to the last bit."""
     if not hasattr(b, "plain"):
-        plain, _ = b.engine([A, A, B, {"seed": 9, "tokens": 100, "continues": 2}],
+        plain, _ = b.engine([A, A, {"forget": [0, 3]}, A, A, B, {**CONTINUED, "continues": 4}, KILLED],
                             options={"enable_prefix_caching": True})
-        assert [p["cached"] for p in plain] == [0, 896, 0, 768]
-        b.plain = {"miss": plain[0], "hit": plain[1], "B": plain[2], "continued": plain[3]}
+        assert [p["cached"] for p in plain] == [0, 896, 384, 896, 0, 768] + [0] * len(KILLED)
+        assert plain[0]["kv"][3:] != plain[2]["kv"][3:] and plain[0]["kv"][:3] == plain[2]["kv"][:3]
+        names = ("miss", "hit", "mended", "mended hit", "B", "continued")
+        b.plain = {**dict(zip(names, plain)), "killed": plain[len(names):]}
     return b.plain
 
 
 def warm(b):
     """The pool as the first case leaves it; for cases that are run alone."""
     if not (b.folder / "pool").exists():
-        b.engine([A, WAIT, A], "pool")
+        case_store_and_load(b)
 
 
 def case_store_and_load(b):
     """A miss, a hit, tenants apart, and an answer's blocks come back; no prefix cache of vLLM's own."""
     want = answers(b)
     salted = {**A, "salt": "x"}
-    got, _ = b.engine([A, WAIT, A, salted, WAIT, salted, {**A, "salt": "y"}, B, WAIT,
-                       {"seed": 9, "tokens": 100, "continues": 5}], "pool", seed="1")
+    got, _ = b.engine([A, WAIT, A, salted, WAIT, salted, {**A, "salt": "y"}, B, WAIT, {**CONTINUED, "continues": 5}],
+                      "pool", seed="1")
     assert [g["cached"] for g in got[:-1]] == [0, 896, 0, 896, 0, 0, 768]
     for g, w in zip(got, ("miss", "hit", "miss", "hit", "miss", "B", "continued")):
         same(g, want[w])
@@ -110,69 +124,79 @@ def case_store_and_load(b):
 
 
 def case_restart(b):
-    """Another process, another PYTHONHASHSEED, prefix caching on: warm. Then SIGKILL while it stores."""
+    """Another process, another PYTHONHASHSEED, prefix caching on: warm. Then SIGKILL while stores are in flight."""
     warm(b)
     want = answers(b)
-    got, _ = b.engine([A, A, {"kill_in_s": 2}] + [[{"seed": 50 + i, "tokens": 1500} for i in range(8)]] * 2, "pool",
-                      ok=False, seed="2", options={"enable_prefix_caching": True})
-    assert [g["cached"] for g in got] == [896, 896]
+    got, _ = b.engine([A, A, {"kill": True}, KILLED], "pool", ok=False, seed="2",
+                      options={"enable_prefix_caching": True})
+    assert [g["cached"] for g in got[:-1]] == [896, 896]
     same(got[0], want["hit"])
     same(got[1], want["hit"])
+    assert got[-1]["flying"] > 0
+    print(f"# killed with {got[-1]['flying']} blocks in flight")
 
 
 def case_after_kill(b):
     """The pool outlived it: hits for what was committed, and no wrong byte in what was in flight."""
     warm(b)
     want = answers(b)
-    got, log = b.engine([A] + [{"seed": 50 + i, "tokens": 1500, "max_tokens": 1} for i in range(3)], "pool", seed="3")
+    got, log = b.engine([A, KILLED], "pool", seed="3")
     assert got[0]["cached"] == 896
     same(got[0], want["hit"])
+    for g, w in zip(got[1:-1], want["killed"]):
+        assert g["tokens"] == w["tokens"]
     sound(got[-1])
     assert re.search(r"warm: [1-9]\d* blocks", log)
 
 
-def corrupt(path, part):
-    """Flips a byte in a part of the 64 KiB pieces that hold KV (few of their bytes are zero)."""
-    r = random.Random(5)
-    with open(path, "r+b") as f, mmap.mmap(f.fileno(), 0) as m:
-        pieces = sorted({at >> 16 for at in range(1 << 20, len(m), 4096) if m[at:at + 4096].count(0) < 64})
-        assert len(pieces) > 20
-        for piece in r.sample(pieces, int(part * len(pieces))):
-            at = next(a for a in range(piece << 16, (piece + 1) << 16, 4096) if m[a:a + 4096].count(0) < 64)
-            m[at + 100] ^= 0x55
-        m.flush()
-
-
-def damaged(b, mode):
+def damaged(b, mode, blocks, requests, **options):
+    """Answers of requests that begin with A, after one byte of these of its blocks was changed in the pool, and one of
+    block 3 of its salted twin, which is asked twice at once in the end."""
     warm(b)
     want = answers(b)
     shutil.copy(b.folder / "pool", b.folder / "damaged")
     shutil.copy(b.folder / "pool.digests", b.folder / "damaged.digests")
-    corrupt(b.folder / "damaged", 0.1)
-    got, _ = b.engine([[A, A], WAIT, A, WAIT, A], "damaged", extra={"mode": mode})
-    sums = sound(got[-1])
-    assert sums["counts"]["failed_blocks"] > 0 and sums["compared"] > 0
-    for g in got[:-1]:
+    stored = list(json.loads((b.folder / "damaged.digests").read_text()).values())  # A's were the first, then the twin's
+    with open(b.folder / "damaged", "r+b") as f, mmap.mmap(f.fileno(), 0) as m:
+        for block in [*blocks, 7 + 3]:
+            mark = bytes.fromhex(stored[block][1])
+            at = m.find(mark)
+            assert at > 0 and m.find(mark, at + 1) < 0
+            m[at + 4321] ^= 0x55
+        m.flush()
+    twin = {**A, "salt": "x"}
+    got, log = b.engine([*requests, [twin, twin]], "damaged", extra={"mode": mode}, options=options)
+    sums = sound(got.pop())
+    if "mode layerwise was asked for, but async is used" in log:  # an older vLLM
+        mode = "async"
+    assert f"mode {mode}, " in log
+    assert (sums["counts"]["layer_wait_ns"] > 0) == (mode == "layerwise"), sums  # only where a pass waits for layers
+    assert sums["failed"][0] == blocks and [3] in sums["failed"][1:], sums
+    same(got[0], want["mended"])
+    for g in got[-2:]:
         assert g["tokens"] == want["miss"]["tokens"] and g["finish"] == "length"
-        close(g, want["miss"])
-    assert got[-2]["cached"] == 896  # all damage of this prefix is mended by now
-
-
-def close(a, b):
-    """The same but for rounding: a part of the prompt is computed alone, in matrices of another size."""
-    for x, y in zip(a["logprobs"], b["logprobs"]):
-        have = dict(y)
-        assert all(abs(v - have[k]) < 1e-3 for k, v in x if k in have)
+    if mode == "layerwise":
+        assert sums["forgotten"] >= 4  # blocks that vLLM's own prefix cache had
+    return got
 
 
 def case_damaged_async(b):
-    """Damaged blocks are found before they are computed with, and computed again."""
-    damaged(b, "async")
+    """Damaged blocks are found before they are computed with, computed again, and stored again."""
+    got = damaged(b, "async", [3, 4, 5, 6], [A, WAIT, A])
+    assert got[1]["cached"] == 896
+    same(got[1], answers(b)["mended hit"])
 
 
 def case_damaged_layerwise(b):
-    """Damaged blocks are found while they are computed with; that step's results are thrown away."""
-    damaged(b, "layerwise")
+    """A damaged block is found while it is computed with: that step's results are thrown away, and it leaves vLLM's own
+    prefix cache with all behind it."""
+    got = damaged(b, "layerwise", [3], [A, A, WAIT, A], enable_prefix_caching=True)
+    miss, mended = (answers(b)[k] for k in ("miss", "mended"))
+    for g in got[1:3]:  # blocks 4 to 6 are in the pool as the first pass computed them, and here as the mending one did
+        assert g["tokens"] == miss["tokens"] and g["cached"] >= 384
+        assert g["kv"][:4] == mended["kv"][:4]
+        assert all(k in pair for k, pair in zip(g["kv"][4:], zip(miss["kv"][4:], mended["kv"][4:])))
+    assert got[2]["cached"] == 896
 
 
 def case_second_engine(b):
@@ -206,11 +230,13 @@ def case_lora(b):
 
 def case_break_even(b):
     """A tiny model on a slow disk does not load at all."""
-    got, log = b.engine([A, {"seed": 3, "tokens": 1000}, {"seed": 4, "tokens": 1000}, WAIT, A, A], "slow",
-                        extra={"recompute_break_even": "auto", "controller": "model", "read_bytes_per_s": "1M"})
+    # A block loads in a second, 1000 tokens' in seven. The probe's four take as long; a few steps more tell of them.
+    got, log = b.engine([A, {"seed": 3, "tokens": 1000}, {"seed": 4, "tokens": 1000}, {"sleep_s": 5},
+                         {"seed": 5, "tokens": 40}, A, A], "slow",
+                        extra={"recompute_break_even": "auto", "controller": "model", "read_bytes_per_s": "256K"})
     counts = sound(got[-1])["counts"]
-    assert counts["loads"] == 0 and counts["break_even"] == 2 and not counts["loaded_bytes"], counts
-    assert [g["cached"] for g in got[:-1]] == [0] * 5
+    assert counts["stored_blocks"] >= 21 and counts["loads"] == 0 and counts["break_even"] == 2 and not counts["loaded_bytes"], counts
+    assert [g["cached"] for g in got[:-1]] == [0] * 6
     assert "recomputing is faster" in log
 
 
@@ -230,15 +256,72 @@ def request_of(port, tokens, n):
     return ids
 
 
-def case_server(b):
-    """20 streams at once through the OpenAI server, three processes, a pool smaller than what they need."""
-    b.starts += 1
-    with socket.socket() as s:
+def case_two_ranks(b):
+    """Tensor parallelism: each rank stores and loads its own heads, and a hit is one for both. Bytes are not looked at
+    here, because the workers are processes; logprobs are, to the last bit, also after a restart."""
+    options = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp", "enable_prefix_caching": True}
+    plan = {"options": options, "watch": False, "checked": False, "env": {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}}
+    plain, _ = b.engine([A, A], **plan)
+    got, log = b.engine([A, WAIT, {**A, "salt": "x"}], "two", **plan)
+    again, log2 = b.engine([A, A], "two", seed="7", **plan)
+    assert [a["cached"] for a in plain + got + again] == [0, 896, 0, 0, 896, 896]
+    for a, w in zip(got + again, [plain[0], plain[0], plain[1], plain[1]]):
+        assert a["tokens"] == w["tokens"] and a["logprobs"] == w["logprobs"]
+    assert "rank 1 moves its blocks by" in log2 and "warm: 14 blocks" in log2
+
+
+def free_ports(n):
+    sockets = [socket.socket() for _ in range(n)]
+    for s in sockets:
         s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def events_of(subscriber):
+    """All KV events that have come: [(name, fields...)]."""
+    events = []
+    while subscriber.poll(0):
+        _, _, payload = subscriber.recv_multipart()
+        events += msgspec.msgpack.decode(payload)[1]
+    return events
+
+
+def check_events(events, prompts):
+    """What the pool announced: whole blocks of these prompts, chained; and removed is only what was stored before."""
+    ours = [e for e in events if "STORAGE" in e]
+    blocks = {tuple(p[i:i + BLOCK]) for p in prompts for i in range(0, len(p) - BLOCK + 1, BLOCK)}
+    stored, removed = {}, 0
+    for name, hashes, *rest in ours:
+        if name == "BlockStored":
+            parent, tokens, size = rest[:3]
+            assert size == BLOCK and len(tokens) == BLOCK * len(hashes) and (parent is None or parent in stored)
+            assert all(tuple(tokens[i:i + BLOCK]) in blocks for i in range(0, len(tokens), BLOCK))
+            stored.update(dict.fromkeys(hashes, True))
+        else:
+            assert name == "BlockRemoved" and all(stored.get(h) for h in hashes)
+            stored.update(dict.fromkeys(hashes, False))
+            removed += len(hashes)
+    assert len(stored) == 20 * 11 and removed > 0, (len(stored), removed)
+    return sum(stored.values())
+
+
+def case_server(b):
+    """20 streams at once through the OpenAI server, three processes, a pool smaller than what they need: the same answers
+    in each round, counters in /metrics and in the log, and KV events that say what the pool has."""
+    b.starts += 1
+    port, events_port = free_ports(2)
     transfer = {"kv_connector": "TuttiConnector", "kv_connector_module_path": "tutti.vllm", "kv_role": "kv_both",
                 "kv_load_failure_policy": "recompute", "kv_connector_extra_config": {
-                    "pool": str(b.folder / "small"), "size": "48M", "recompute_break_even": "off"}}
+                    "pool": str(b.folder / "small"), "size": "48M", "recompute_break_even": "off",
+                    "store": "prompts"}}
+    publish = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://*:{events_port}"}
+    subscriber = zmq.Context.instance().socket(zmq.SUB)
+    subscriber.set_hwm(0)
+    subscriber.subscribe(b"")
+    subscriber.connect(f"tcp://127.0.0.1:{events_port}")
     env = b.env()
     del env["VLLM_ENABLE_V1_MULTIPROCESSING"]
     log = open(b.folder / "server.log", "w+")
@@ -246,7 +329,7 @@ def case_server(b):
         [b.python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(b.folder / "model"), "--served-model-name",
          "m", "--skip-tokenizer-init", "--dtype", "float32", "--enforce-eager", "--max-model-len", "2048",
          "--max-num-seqs", "8", "--no-enable-prefix-caching", "--port", str(port), "--kv-transfer-config",
-         json.dumps(transfer)], env=env, stdout=log, stderr=subprocess.STDOUT)
+         json.dumps(transfer), "--kv-events-config", json.dumps(publish)], env=env, stdout=log, stderr=subprocess.STDOUT)
     try:
         end = time.monotonic() + TIMEOUT_S
         while True:
@@ -264,16 +347,24 @@ def case_server(b):
             rounds = [list(pool.map(lambda p: request_of(port, p, 12), prompts)) for _ in range(3)]
         assert all(len(ids) == 12 for ids in rounds[0])
         assert rounds[0] == rounds[1] == rounds[2]
+        time.sleep(6)  # evictions are looked for every five seconds
+        assert request_of(port, prompts[0], 12) == rounds[0][0]
+        time.sleep(0.5)
+        there = check_events(events_of(subscriber), prompts)
         c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         c.request("GET", "/metrics")
         metrics = dict(re.findall(r"^(vllm:tutti_\w+)\{[^}]*\} ([\d.e+]+)$", c.getresponse().read().decode(), re.M))
         stored, loaded = (float(metrics[f"vllm:tutti_{k}_blocks_total"]) for k in ("stored", "loaded"))
         assert stored > 20 * 11 and loaded > 0, metrics  # more than 20 prompts' blocks: some were evicted between
         assert float(metrics["vllm:tutti_failed_blocks_total"]) == 0
+        assert 0 < there < 20 * 11
+        said = pathlib.Path(log.name).read_text()
+        assert re.search(r"KV Transfer metrics: .*stored_blocks=\d", said), said[-2000:]
     except Exception:
         print(pathlib.Path(log.name).read_text()[-4000:])
         raise
     finally:
+        subscriber.close(0)
         server.terminate()
         try:
             server.wait(60)
@@ -285,7 +376,7 @@ def case_server(b):
 
 def main():
     cases = [(n[5:], f) for n, f in globals().items() if n.startswith("case_")]
-    chosen = sys.argv[2:] or [n for n, _ in cases]
+    chosen = sys.argv[2:] or [n for n, _ in cases if n not in LONG]
     folder, failed = tempfile.mkdtemp(prefix="tutti-vllm-"), 0
     try:
         bench = Bench(sys.argv[1], folder)
