@@ -1,7 +1,7 @@
 #!/bin/bash
 # From a bare machine to all tests: installs what they need, builds (plain, ASan and UBSan, TSan, fuzzers), runs them
-# all, then QEMU's NVMe drives in a guest, then the connector in a real vLLM (which is installed in a folder of its own).
-# The last line is the sum: N passed, N failed, N skipped.
+# all, then QEMU's NVMe drives in a guest, then the connector in a real vLLM (installed in a folder of its own). The
+# last line is the sum: N passed, N failed, N skipped.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 tools/deps-install test || exit

