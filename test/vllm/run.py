@@ -81,7 +81,7 @@ def same(a, b):
     assert a["tokens"] == b["tokens"], (a["tokens"], b["tokens"])
     assert a["logprobs"] == b["logprobs"], "logprobs differ"
     assert a["finish"] == b["finish"] == "length"
-    assert len(a["kv"]) >= 7 and a["kv"] == b["kv"], f"KV bytes differ: {a['kv']} {b['kv']}"
+    assert len(a["kv"]) >= 6 and a["kv"] == b["kv"], f"KV bytes differ: {a['kv']} {b['kv']}"
 
 
 def sound(sums):
