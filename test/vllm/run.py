@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 import msgspec  # vLLM brings both
 import zmq
@@ -281,24 +282,30 @@ def free_ports(n):
     return ports
 
 
+FIELDS = {"BlockStored": ("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium"),
+          "BlockRemoved": ("type", "block_hashes", "medium")}
+
+
 def events_of(subscriber):
-    """All KV events that have come: [(name, fields...)]."""
+    """All KV events that have come, as dicts; older versions send lists."""
     events = []
     while subscriber.poll(0):
         _, _, payload = subscriber.recv_multipart()
-        events += msgspec.msgpack.decode(payload)[1]
+        for e in msgspec.msgpack.decode(payload)[1]:
+            events.append(e if isinstance(e, dict) else dict(zip(FIELDS.get(e[0], ("type",)), e)))
     return events
 
 
 def check_events(events, prompts):
     """What the pool announced: whole blocks of these prompts, chained; and removed is only what was stored before."""
-    ours = [e for e in events if "STORAGE" in e]
+    ours = [e for e in events if e.get("medium") == "STORAGE"]
     blocks = {tuple(p[i:i + BLOCK]) for p in prompts for i in range(0, len(p) - BLOCK + 1, BLOCK)}
     stored, removed = {}, 0
-    for name, hashes, *rest in ours:
+    for e in ours:
+        name, hashes = e["type"], e["block_hashes"]
         if name == "BlockStored":
-            parent, tokens, size = rest[:3]
-            assert size == BLOCK and len(tokens) == BLOCK * len(hashes) and (parent is None or parent in stored)
+            parent, tokens = e["parent_block_hash"], e["token_ids"]
+            assert e["block_size"] == BLOCK and len(tokens) == BLOCK * len(hashes) and (parent is None or parent in stored)
             assert all(tuple(tokens[i:i + BLOCK]) in blocks for i in range(0, len(tokens), BLOCK))
             stored.update(dict.fromkeys(hashes, True))
         else:
@@ -390,7 +397,8 @@ def main():
                 print(f"ok {name} ({time.monotonic() - began:.0f} s)", flush=True)
             except Exception as e:  # the next case may tell more
                 failed += 1
-                print(f"not ok {name}: {type(e).__name__}: {e}", flush=True)
+                at = traceback.extract_tb(e.__traceback__)[-1]
+                print(f"not ok {name}: line {at.lineno}, {at.line}: {type(e).__name__}: {e}", flush=True)
         print(f"{bench.starts} engines started")
     finally:
         shutil.rmtree(folder)
