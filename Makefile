@@ -89,9 +89,9 @@ MICRO = $(patsubst bench/micro/%.c,$(BUILD)/micro/%,$(MICRO_SRC))
 EXAMPLES = $(call prog,$(EXAMPLE_SRC))
 TEST_LIBS = $(SUPPORT) $(CLI_PARTS) $(PARTS)
 
-.PHONY: all lib cli cuda gpu-pack demo demo-vllm test test-vllm test-vllm-full test-nvme proof-nvme test-programs check \
-	tidy bench bench-programs fuzz fuzz-programs soak wheel test-python sanitize sanitize-programs asan-programs \
-	tsan-programs kmod fuzz-kmod install-kmod install clean help FORCE
+.PHONY: all lib cli cuda gpu-pack demo demo-vllm test test-vllm test-vllm-full test-nvme proof-nvme test-programs \
+	check tidy bench bench-programs fuzz fuzz-programs soak wheel test-python sanitize sanitize-programs \
+	asan-programs tsan-programs kmod fuzz-kmod install-kmod install clean help FORCE
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
