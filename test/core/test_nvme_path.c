@@ -268,7 +268,7 @@ static void too_small(void)
 
 	drives_up(&(struct mock_opts){.mdts = 7, .ns_bytes = 65536}, 1);
 	CHECK_EQ(format_on(one, 1, "SN-A", 0), -EINVAL);
-	CHECK(strstr(tutti_error_message(), "too small"));
+	CHECK(strstr(tutti_error_message(), "give at least that"));
 	CHECK_EQ(mock_count(mocks[0]).writes, 0);
 	drives_down(1, 0);
 }
