@@ -3,7 +3,7 @@
 #
 #     install.sh VENV [VERSION]
 #
-# Downloads about 0.9 GB and takes 3 GB of disk, once. Exits 77, with the reason, where it is not possible here (no
+# Takes 3 GB of disk, once. Exits 77, with the reason, where it is not possible here (no
 # suitable Python, no package index, no room).
 set -euo pipefail
 top=$(cd "$(dirname "$0")/../.." && pwd)
