@@ -72,6 +72,11 @@ static unsigned count_entries(const char *folder)
 	return n;
 }
 
+static int by_address(const void *a, const void *b)
+{
+	return strcmp(((const struct pci_nvme *)a)->address, ((const struct pci_nvme *)b)->address);
+}
+
 void core_pci_find(struct pci_found *f)
 {
 	DIR *d = opendir(PCI_FOLDER);
@@ -83,5 +88,6 @@ void core_pci_find(struct pci_found *f)
 			look(f, e->d_name);
 	if (d)
 		closedir(d);
+	qsort(f->nvme, f->n_nvme, sizeof(f->nvme[0]), by_address);
 	f->iommu_groups = count_entries("/sys/kernel/iommu_groups");
 }
