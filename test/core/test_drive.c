@@ -161,13 +161,14 @@ static void told_what_is_left(void)
 	struct tutti_pool_info info;
 	struct tutti_key keys[N];
 	uint64_t from[N], end_ns, first, end;
-	uint8_t *page = aligned_alloc(PAGE, PAGE);
-	struct store_io io = {.bytes = PAGE, .data = page};
 	const struct store_media *m;
+	struct store_io io = {.bytes = PAGE};
+	uint8_t *page;
 	size_t stored;
 	struct rig r;
 
 	need_drives();
+	page = io.data = aligned_alloc(PAGE, PAGE);
 	rig_up(&r, &s);
 	rig_keys(&r, 1, N, keys);
 	spread(from, 0);
