@@ -37,6 +37,7 @@ class LaneInfo:
     zero_copy: int  #: of the registered KV memory
     registered: int  #: KV memory is registered with the kernel
     sgl: int
+    accel_bytes: int  #: of GPU memory that the lane holds, beyond the registered KV memory
     why: str  #: what makes it slower than it could be; "": nothing
 
 

@@ -93,6 +93,9 @@ class PoolInfo:
     damaged_records: int
     failed_syncs: int  #: since it was opened; what they covered counts as unsynced until verified
     sync_failing: int  #: 1: the last one failed; it is tried again, at growing intervals
+    healed_copies: int  #: at the last open: damaged ones of superblocks and records, written again from the other copy
+    deallocated_segments: int  #: since it was opened: left by a clear, and the drive was told
+    failed_deallocations: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,6 +264,13 @@ class Pool:
         """Namespace.verify over all namespaces: (blocks checked, damaged)."""
         each = [ns.verify(repair, progress) for ns in self.namespaces()]
         return sum(c for c, _ in each), sum(b for _, b in each)
+
+    def repair(self) -> int:
+        """Wipes lost records and headers that belong to no block, so that no later open tells of them again; returns how
+        many. Nothing that can be read is touched."""
+        wiped = ffi.new("uint64_t *")
+        self._handle.call(lib.tutti_store_repair, wiped)
+        return int(wiped[0])
 
     def close(self) -> None:
         """Writes the index checkpoint and closes; leases and reservations end. Idempotent. BusyError: a thread is

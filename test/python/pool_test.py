@@ -516,3 +516,15 @@ def test_the_readme_s_example_runs(folder, monkeypatch):
     exec(code, facts)
     with tutti.Pool.open("new.pool") as pool:
         assert pool.info().clean == 1 and pool.namespaces()[0].info().committed == 2
+
+
+@pytest.mark.parametrize("cls, name", [(tutti.pool.PoolInfo, "tutti_pool_info"), (tutti.pool.NamespaceInfo, "tutti_ns_info"),
+                                       (tutti.lane.LaneInfo, "tutti_lane_info"),
+                                       (tutti.lane.LaneStats, "tutti_lane_stats")])
+def test_what_c_tells_is_told(cls, name):
+    theirs = {n for n, _ in tutti._native.ffi.typeof(f"struct {name}").fields}
+    assert {f.name for f in dataclasses.fields(cls)} == theirs
+
+
+def test_repair_of_a_sound_pool(both):
+    assert both.pool.repair() == 0 and both.pool.info().healed_copies == 0
