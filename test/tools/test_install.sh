@@ -46,11 +46,11 @@ pkg_config_tells_all()
 		pkg-config --cflags tutti | grep -q -- "-I$at/include" && pkg-config --libs tutti | grep -q -- -ltutti
 }
 
-# The functions that include/ declares, one a line.
+# The functions that include/ declares, one a line; those that it defines, inline, are no symbols of the library.
 declared()
 {
 	cat include/tutti/*.h | "${CC:-gcc}" -E -P -Iinclude - | tr '\n' ' ' | tr ';' '\n' |
-		grep -v typedef | grep -oE '\b(tutti|gio)_[a-z0-9_]+ ?\(' | tr -d ' (' | sort -u
+		grep -v -e typedef -e 'static inline' | grep -oE '\b(tutti|gio)_[a-z0-9_]+ ?\(' | tr -d ' (' | sort -u
 }
 
 exports_are_the_public_functions()
