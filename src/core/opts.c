@@ -16,7 +16,8 @@ int opts_take(void *known, uint32_t known_bytes, const void *given, const char *
 
 	if (given)
 		memcpy(&size, given, sizeof(size));
-	if (size <= sizeof(size) || size > BYTES_MAX)
+	/* All of our structs are aligned to 8 bytes, and so are their sizes in any version. */
+	if (size <= sizeof(size) || size > BYTES_MAX || size % 8)
 		return err_set(-EINVAL, "%s: NULL, or not initialised with %s", call, init);
 	for (uint32_t i = known_bytes; i < size; i++)
 		if (bytes[i])

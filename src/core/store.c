@@ -195,11 +195,21 @@ static int handle(struct tutti_store *s, struct store_ns *ns, struct tutti_ns **
 	return 0;
 }
 
+/* Whole, at least as it was first published: a fact that is missing would be another namespace, not a default. */
+static int spec_take(struct tutti_ns_spec *own, const struct tutti_ns_spec *given, const char *call)
+{
+	int rc = OPTS_TAKE(own, given, call, "TUTTI_NS_SPEC_INIT");
+
+	return rc || given->size >= sizeof(*own) ? rc
+	                                         : err_set(-EINVAL, "%s: a spec of %u bytes lacks facts; this one has %zu",
+	                                                   call, given->size, sizeof(*own));
+}
+
 int tutti_ns_open(struct tutti_store *s, const struct tutti_ns_spec *spec, struct tutti_ns **out)
 {
 	struct tutti_ns_spec own;
 	struct store_ns *ns;
-	int rc = OPTS_TAKE(&own, spec, "tutti_ns_open", "TUTTI_NS_SPEC_INIT");
+	int rc = spec_take(&own, spec, "tutti_ns_open");
 
 	if (rc)
 		return rc;
@@ -286,7 +296,7 @@ int tutti_ns_digest(const struct tutti_ns_spec *spec, struct tutti_key *digest)
 	uint8_t record[STORE_NS_RECORD_BYTES_MAX];
 	size_t bytes = sizeof(record);
 	struct tutti_ns_spec own;
-	int rc = OPTS_TAKE(&own, spec, "tutti_ns_digest", "TUTTI_NS_SPEC_INIT");
+	int rc = spec_take(&own, spec, "tutti_ns_digest");
 
 	if (rc)
 		return rc;

@@ -1,9 +1,9 @@
 /*
  * verify.c - reads every committed block of a namespace through lanes of this process and checks it.
  *
- * No lease is held: a block that is evicted and its slot reused while it is read looks damaged, and is then left alone,
- * because the index no longer says that this slot holds this key. What could not be read for a reason that says nothing
- * about the block (a timeout) is an error of verify, never a damaged block.
+ * At first no lease is held, so that a block may be evicted, and its slot reused, while it is read: even by the same
+ * block anew. What looks damaged then is read again under a lease, and only that counts. What could not be read for a
+ * reason that says nothing about the block (a timeout) is an error of verify, never a damaged block.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -19,6 +19,7 @@
 #define BATCH_BLOCKS_MAX 1024u
 #define BATCH_BLOCKS_MIN 2u /* one alone would leave no gap between its objects, and they would be merged */
 #define LEASE_NS 120000000000ull
+#define SUSPECTS_MAX 256u /* read again at once, each under a lease of its own */
 
 struct block {
 	struct tutti_key key;
@@ -207,33 +208,6 @@ static int wipe_header(struct tutti_ns *ns, uint32_t rank, uint32_t slot)
 	return rc;
 }
 
-/* What all ranks together found. *bad counts the blocks that are damaged and still what the index says. */
-static int judge(struct tutti_ns *ns, uint32_t ranks, const struct list *l, int repair, uint64_t *bad)
-{
-	struct tutti_store *s = ns->store;
-	int rc = 0;
-
-	pthread_mutex_lock(&s->lock);
-	for (size_t i = 0; i < l->n; i++) {
-		const struct block *b = &l->blocks[i];
-
-		if (!b->result) {
-			store_mark_sound(ns->ns, b->slot, &b->key);
-		} else if (!repair) {
-			*bad += (uint64_t)store_holds(ns->ns, b->slot, &b->key);
-		} else if (store_drop(ns->ns, b->slot, &b->key)) {
-			++*bad;
-			for (uint32_t rank = 0; rank < ranks; rank++) {
-				int wiped = wipe_header(ns, rank, b->slot);
-
-				rc = rc ? rc : wiped; /* the others are seen to all the same */
-			}
-		}
-	}
-	pthread_mutex_unlock(&s->lock);
-	return rc;
-}
-
 static int verify_rank(struct tutti_ns *ns, uint32_t rank, const struct list *l, tutti_progress_fn progress, void *arg)
 {
 	struct batch b;
@@ -249,6 +223,84 @@ static int verify_rank(struct tutti_ns *ns, uint32_t rank, const struct list *l,
 	}
 	closed = batch_close(&b);
 	return rc ? rc : closed;
+}
+
+/* Blocks that looked damaged, and are still there, under leases. */
+struct suspects {
+	struct block blocks[SUSPECTS_MAX];
+	struct tutti_lease leases[SUSPECTS_MAX];
+	uint32_t n;
+};
+
+/* Takes blocks that look damaged from l, from `*at` on. */
+static int suspects_hold(struct tutti_ns *ns, const struct list *l, size_t *at, struct suspects *s)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&ns->store->lock);
+	for (s->n = 0; *at < l->n && s->n < SUSPECTS_MAX && !rc; ++*at) {
+		struct block *b = &s->blocks[s->n];
+
+		*b = l->blocks[*at];
+		if (b->result)
+			rc = store_lease_block(ns->ns, b->slot, &b->key, LEASE_NS, &s->leases[s->n]);
+		if (b->result && !rc)
+			s->n++;
+		b->result = 0;
+		rc = rc == -ESTALE ? 0 : rc;
+	}
+	pthread_mutex_unlock(&ns->store->lock);
+	return rc ? err_set(rc, "verify: no lease is free to read blocks again that look damaged; try when fewer are out")
+	          : 0;
+}
+
+/* Lets them go; those that were damaged again are counted, and with repair dropped. */
+static int suspects_judge(struct tutti_ns *ns, uint32_t ranks, const struct suspects *s, int read, int repair,
+                          uint64_t *bad)
+{
+	int rc = read;
+
+	pthread_mutex_lock(&ns->store->lock);
+	for (uint32_t i = 0; i < s->n; i++) {
+		const struct block *b = &s->blocks[i];
+		int released = store_release(ns->ns, &s->leases[i], 1);
+
+		rc = rc ? rc : released;
+		if (rc || !b->result)
+			continue;
+		if (!repair) {
+			*bad += (uint64_t)store_holds(ns->ns, b->slot, &b->key);
+		} else if (store_drop(ns->ns, b->slot, &b->key)) {
+			++*bad;
+			for (uint32_t rank = 0; rank < ranks && !rc; rank++)
+				rc = wipe_header(ns, rank, b->slot);
+		}
+	}
+	pthread_mutex_unlock(&ns->store->lock);
+	return rc;
+}
+
+/* What all ranks together found. *bad counts the blocks that are damaged and still what the index says. */
+static int judge(struct tutti_ns *ns, uint32_t ranks, const struct list *l, int repair, uint64_t *bad)
+{
+	struct suspects *s = malloc(sizeof(*s));
+	int rc = s ? 0 : err_set(-ENOMEM, "verify: no memory");
+
+	pthread_mutex_lock(&ns->store->lock);
+	for (size_t i = 0; i < l->n && !rc; i++)
+		if (!l->blocks[i].result)
+			store_mark_sound(ns->ns, l->blocks[i].slot, &l->blocks[i].key);
+	pthread_mutex_unlock(&ns->store->lock);
+	for (size_t at = 0; at < l->n && !rc;) {
+		int read = suspects_hold(ns, l, &at, s);
+		struct list again = {.blocks = s->blocks, .n = s->n};
+
+		for (uint32_t rank = 0; rank < ranks && !read && s->n; rank++)
+			read = verify_rank(ns, rank, &again, NULL, NULL);
+		rc = suspects_judge(ns, ranks, s, read, repair, bad);
+	}
+	free(s);
+	return rc;
 }
 
 int tutti_store_repair(struct tutti_store *s, uint64_t *wiped)

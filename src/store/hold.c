@@ -211,12 +211,37 @@ static struct hold *hold_find(struct store_ns *ns, const struct tutti_lease *lea
 	return lease->id && lease->epoch == s->super.epoch && h->id == lease->id && h->ns == ns ? h : NULL;
 }
 
+/* A lease of the chain that ends at slot. */
+static int lease_slot(struct store_ns *ns, uint32_t slot, uint64_t lease_ns, uint64_t now, struct tutti_lease *lease)
+{
+	struct hold *h = hold_take(ns, HOLD_LEASE, lease_ns, now);
+
+	if (!h)
+		return -EAGAIN;
+	store_tree_pin(ns, slot);
+	h->slot = slot;
+	h->n_blocks = slot_depth(slot_at(ns, slot)) + 1;
+	lease->epoch = ns->s->super.epoch;
+	lease->id = h->id;
+	lease->expiry_ns = h->expiry_ns;
+	return 0;
+}
+
+int store_lease_block(struct store_ns *ns, uint32_t slot, const struct tutti_key *key, uint64_t lease_ns,
+                      struct tutti_lease *lease)
+{
+	struct store *s = ns->s;
+
+	memset(lease, 0, sizeof(*lease));
+	store_hold_sweep(s, 0);
+	return store_holds(ns, slot, key) ? lease_slot(ns, slot, lease_ns, s->now_ns(s->now_arg), lease) : -ESTALE;
+}
+
 int store_lookup(struct store_ns *ns, const struct tutti_key *keys, size_t n, uint64_t lease_ns, size_t *matched,
                  struct tutti_lease *lease)
 {
 	struct store *s = ns->s;
 	uint64_t now = s->now_ns(s->now_arg);
-	struct hold *h;
 	uint32_t last;
 
 	*matched = 0;
@@ -229,18 +254,7 @@ int store_lookup(struct store_ns *ns, const struct tutti_key *keys, size_t n, ui
 	if (!*matched)
 		return 0;
 	store_tree_touch(ns, last);
-	if (!lease)
-		return 0;
-	h = hold_take(ns, HOLD_LEASE, lease_ns, now);
-	if (!h)
-		return -EAGAIN;
-	store_tree_pin(ns, last);
-	h->slot = last;
-	h->n_blocks = (uint32_t)*matched;
-	lease->epoch = s->super.epoch;
-	lease->id = h->id;
-	lease->expiry_ns = h->expiry_ns;
-	return 0;
+	return lease ? lease_slot(ns, last, lease_ns, now, lease) : 0;
 }
 
 /* Finds the leading keys that are committed. *parent becomes the last of them; -EINVAL: not a chain. */

@@ -178,6 +178,9 @@ struct store_block {
 
 int store_lookup(struct store_ns *ns, const struct tutti_key *keys, size_t n, uint64_t lease_ns, size_t *matched,
                  struct tutti_lease *lease);
+/* A lease of one block (and so of those before it), if it is still there: -ESTALE. -EAGAIN: too many leases are out. */
+int store_lease_block(struct store_ns *ns, uint32_t slot, const struct tutti_key *key, uint64_t lease_ns,
+                      struct tutti_lease *lease);
 int store_reserve(struct store_ns *ns, const struct tutti_key *parent, const struct tutti_key *keys, size_t n,
                   uint64_t lease_ns, size_t *first, size_t *count, struct tutti_lease *reservation);
 
