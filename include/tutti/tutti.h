@@ -156,8 +156,8 @@ int tutti_ns_each(struct tutti_ns *ns, tutti_block_fn fn, void *arg);
 /*
  * *matched = length of the longest prefix of keys that is committed. If lease is not NULL and *matched > 0, the
  * prefix is held against eviction until released or expired (lease_ns from now). keys must be a chain. A miss is 0 with
- * *matched 0; then lease holds nothing, which may be released. Does not touch the disk. -EAGAIN: 4096 leases and
- * reservations are out.
+ * *matched 0; then lease holds nothing, which may be released. No I/O begins in the last 2.6 s of a lease: what is
+ * shorter is for looking only. Does not touch the disk. -EAGAIN: 4096 leases and reservations are out.
  */
 int tutti_lookup(struct tutti_ns *ns, const struct tutti_key *keys, size_t n, uint64_t lease_ns, size_t *matched,
                  struct tutti_lease *lease);
@@ -276,9 +276,10 @@ int tutti_store_layer(struct tutti_plan *p, uint32_t layer);
 int tutti_store_layer_stream(struct tutti_plan *p, uint32_t layer, void *stream);
 /*
  * Waits (to deadline_ns, absolute) for everything issued, writes the headers of a store whose layers are all there,
- * and fills the completion blob (NULL: not wanted). Frees the plan on every result but -ETIMEDOUT and
- * -ENOTRECOVERABLE (the lane is dead: its memory may still be written). A store with a layer missing completes as
- * dropped. 0 also when blocks failed: the blob says so. -ENOBUFS: bytes_max is below tutti_completion_blob_bytes.
+ * and fills the completion blob (NULL: not wanted). Frees the plan, but for three results: -ETIMEDOUT
+ * and -ENOBUFS (bytes_max is below tutti_completion_blob_bytes), to be called again, and -ENOTRECOVERABLE (the lane is
+ * dead: its memory may still be written). A store with a layer missing completes as dropped. 0 also when blocks
+ * failed: the blob says so.
  */
 size_t tutti_completion_blob_bytes(size_t n_blocks);
 int tutti_plan_finish(struct tutti_plan *p, uint64_t deadline_ns, void *blob, size_t bytes_max, size_t *bytes);

@@ -135,7 +135,7 @@ struct tutti_format_opts {
 
 struct tutti_store_opts {
 	uint32_t size;
-	const char *const *paths;     /* any one is enough if all names still hold; else all, in order */
+	const char *const *paths;     /* the first is enough if all names still hold; else all, in order */
 	uint32_t n_paths;
 	enum tutti_controller controller;
 	struct tutti_model_timing timing;

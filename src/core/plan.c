@@ -217,7 +217,8 @@ int plan_deadline(const struct tutti_plan *p, uint64_t *deadline_ns)
 {
 	int rc = sched_deadline(port_now_ns(), p->blob.expiry_ns, p->lane->deadline_ns, deadline_ns);
 
-	return rc ? err_set(rc, "plan: its lease ends too soon for I/O, which needs 2.6 s of it; ask for longer leases") : 0;
+	return rc ? err_set(rc, "plan: its lease ends too soon for I/O, which needs 2.6 s of it; ask for longer leases")
+	          : 0;
 }
 
 /* ---- issue ---- */

@@ -200,9 +200,10 @@ static int spec_take(struct tutti_ns_spec *own, const struct tutti_ns_spec *give
 {
 	int rc = OPTS_TAKE(own, given, call, "TUTTI_NS_SPEC_INIT");
 
-	return rc || given->size >= sizeof(*own) ? rc
-	                                         : err_set(-EINVAL, "%s: a spec of %u bytes lacks facts; this one has %zu",
-	                                                   call, given->size, sizeof(*own));
+	return rc || given->size >= sizeof(*own)
+	           ? rc
+	           : err_set(-EINVAL, "%s: a spec of %u bytes lacks facts; this one has %zu", call, given->size,
+	                     sizeof(*own));
 }
 
 int tutti_ns_open(struct tutti_store *s, const struct tutti_ns_spec *spec, struct tutti_ns **out)

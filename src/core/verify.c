@@ -250,7 +250,8 @@ static int suspects_hold(struct tutti_ns *ns, const struct list *l, size_t *at, 
 		rc = rc == -ESTALE ? 0 : rc;
 	}
 	pthread_mutex_unlock(&ns->store->lock);
-	return rc ? err_set(rc, "verify: no lease is free to read blocks again that look damaged; try when fewer are out")
+	return rc ? err_set(rc,
+	                    "verify: no lease is free to read blocks again that look damaged; try when fewer are out")
 	          : 0;
 }
 

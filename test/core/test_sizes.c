@@ -1,6 +1,6 @@
 /*
- * test_sizes.c - programs compiled with an older or a newer header: every struct that states its size, cut at each
- * field's start and made longer, and every struct that the library fills, cut at every byte.
+ * test_sizes.c - programs compiled with an older or a newer header: every struct that states its size, cut at
+ * fields' starts and made longer, and every struct that the library fills, cut at every byte.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -45,7 +45,7 @@ static uint8_t *of_size(const void *ours, uint32_t our_bytes, uint32_t bytes, ui
 /* Calls with sizes that say nothing, with a longer struct and with one that sets what nobody knows. */
 static void longer(int (*call)(const void *opts), const void *ours, uint32_t bytes, const char *init)
 {
-	static const uint32_t no_sizes[] = {0, 1, 4, 4097, UINT32_MAX};
+	static const uint32_t no_sizes[] = {0, 1, 4, 9, 4097, UINT32_MAX};
 	uint8_t *p;
 
 	CHECK_EQ(call(NULL), -EINVAL);
@@ -57,7 +57,7 @@ static void longer(int (*call)(const void *opts), const void *ours, uint32_t byt
 		CHECK(strstr(tutti_error_message(), init));
 		unfence(p, bytes);
 	}
-	for (uint32_t more = 1; more <= 64; more += 21) {
+	for (uint32_t more = 8; more <= 64; more += 24) {
 		p = of_size(ours, bytes, bytes + more, 0);
 		CHECK_EQ(call(p), 0);
 		unfence(p, bytes + more);
@@ -77,7 +77,9 @@ static int cut(int (*call)(const void *opts), const void *ours, uint32_t our_byt
 	return rc;
 }
 
-#define CUT(call, opts, field) cut(call, opts, sizeof(*(opts)), (size_t)((uint8_t *)&(opts)->field - (uint8_t *)(opts)))
+/* A size is a multiple of 8: the field before goes too, where it shares its 8 bytes. */
+#define CUT(call, opts, field)                                                                                         \
+	cut(call, opts, sizeof(*(opts)), (size_t)((uint8_t *)&(opts)->field - (uint8_t *)(opts)) / 8 * 8)
 
 /* ---- each struct ---- */
 
@@ -124,9 +126,8 @@ static void store_opts(void)
 	CHECK_EQ(CUT(open_store, &o, lock_wait_ns), 0);
 	CHECK_EQ(CUT(open_store, &o, prewrite_ahead), 0);
 	CHECK_EQ(CUT(open_store, &o, progress), 0);
-	o.controller = TUTTI_CTRL_NULL; /* refused, and seen only where the caller's struct has it */
+	o.controller = TUTTI_CTRL_NULL; /* refused */
 	CHECK_EQ(CUT(open_store, &o, timing), -EINVAL);
-	CHECK_EQ(CUT(open_store, &o, controller), 0);
 }
 
 static int open_lane(const void *opts)
