@@ -514,7 +514,7 @@ def test_the_readme_s_example_runs(folder, monkeypatch):
     monkeypatch.chdir(folder)
     facts = {}
     exec(code, facts)
-    with tutti.Pool.open("new.pool") as pool:
+    with tutti.Pool.open("py.pool") as pool:
         assert pool.info().clean == 1 and pool.namespaces()[0].info().committed == 2
 
 
