@@ -187,18 +187,25 @@ static void on_signal(int number)
 	_exit(128 + number);
 }
 
+/* What ends a program by default; what was ignored when it began (nohup) stays so. */
+static void catch_signals(void)
+{
+	static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGALRM, SIGUSR1, SIGUSR2};
+	struct sigaction sa = {.sa_handler = on_signal}, old;
+
+	for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++)
+		if (!sigaction(ends[i], NULL, &old) && old.sa_handler == SIG_DFL)
+			sigaction(ends[i], &sa, NULL);
+}
+
 int cli_remove_at_exit(const char *path)
 {
-	struct sigaction sa = {.sa_handler = on_signal};
-
 	if (remove_n >= REMOVE_MAX || strlen(path) >= sizeof(remove_paths[0]))
 		return -ENAMETOOLONG;
 	if (!remove_pid) {
 		remove_pid = getpid();
 		atexit(cli_remove_now);
-		sigaction(SIGINT, &sa, NULL);
-		sigaction(SIGTERM, &sa, NULL);
-		sigaction(SIGHUP, &sa, NULL);
+		catch_signals();
 	}
 	memcpy(remove_paths[remove_n], path, strlen(path) + 1);
 	remove_n = remove_n + 1;

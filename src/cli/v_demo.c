@@ -114,6 +114,8 @@ static int choose_pool(struct demo *d)
 	uint64_t room;
 
 	d->folder = d->a->dir ? d->a->dir : cli_pool_folder();
+	if (access(d->folder, F_OK))
+		return cli_complain(d->call, CLI_RESOURCE, "cannot use %s: %s", d->folder, strerror(errno));
 	room = cli_pool_room(d->folder);
 	d->pool_bytes = d->a->pool_bytes ? d->a->pool_bytes : POOL_BYTES;
 	if (d->a->pool)

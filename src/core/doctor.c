@@ -124,9 +124,11 @@ static void check_uring(struct doctor *d)
 		line(d, "io_uring", TUTTI_DOCTOR_MISSING,
 		     *off && *off != '0' ? "sysctl kernel.io_uring_disabled=0"
 		     : error == EPERM    ? "allow io_uring_setup in the container's seccomp profile"
+		     : error == ENOMEM   ? "ulimit -l 8192  # or LimitMEMLOCK=8M in the service's unit"
 		                         : "boot a kernel of 5.11 or later",
-		     "the kernel (%s) refuses it: %s%s%s; files can't be used as pools", u.release, strerror(error),
-		     *off ? ", kernel.io_uring_disabled=" : "", off);
+		     "the kernel (%s) refuses it: %s%s%s; files can't be used as pools", u.release,
+		     error == ENOMEM ? "the memlock limit is too low for its rings" : strerror(error),
+		     *off && *off != '0' ? ", kernel.io_uring_disabled=" : "", *off != '0' ? off : "");
 		return;
 	}
 	if (!(p.features & IORING_FEAT_EXT_ARG) || !(p.features & IORING_FEAT_NODROP) || !has_ops(ring))

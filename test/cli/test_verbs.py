@@ -543,15 +543,16 @@ def test_second_opener_is_told_who_has_it():
 
 def test_temporary_pools_go_with_the_program():
     before = set(os.listdir(WORK))
-    child = subprocess.Popen([TUTTI, "replay", *SMALL, "--rate", "1", "--pool-size", "64M"], env=ENV,
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end = time.monotonic() + 20
-    while set(os.listdir(WORK)) == before and time.monotonic() < end:
-        time.sleep(0.02)
-    time.sleep(0.3)
-    child.send_signal(signal.SIGINT)
-    assert child.wait(20) == 130
-    assert set(os.listdir(WORK)) == before
+    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGUSR1):
+        child = subprocess.Popen([TUTTI, "replay", *SMALL, "--rate", "1", "--pool-size", "64M"], env=ENV,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + 20
+        while set(os.listdir(WORK)) == before and time.monotonic() < end:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        child.send_signal(number)
+        assert child.wait(20) == 128 + number
+        assert set(os.listdir(WORK)) == before
 
 
 def test_doctor():
