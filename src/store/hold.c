@@ -211,8 +211,9 @@ static struct hold *hold_find(struct store_ns *ns, const struct tutti_lease *lea
 	return lease->id && lease->epoch == s->super.epoch && h->id == lease->id && h->ns == ns ? h : NULL;
 }
 
-/* A lease of the chain that ends at slot. */
-static int lease_slot(struct store_ns *ns, uint32_t slot, uint64_t lease_ns, uint64_t now, struct tutti_lease *lease)
+/* A lease of the n blocks of a chain that end at slot; those before them are held with them, and not counted. */
+static int lease_slot(struct store_ns *ns, uint32_t slot, size_t n, uint64_t lease_ns, uint64_t now,
+                      struct tutti_lease *lease)
 {
 	struct hold *h = hold_take(ns, HOLD_LEASE, lease_ns, now);
 
@@ -220,7 +221,7 @@ static int lease_slot(struct store_ns *ns, uint32_t slot, uint64_t lease_ns, uin
 		return -EAGAIN;
 	store_tree_pin(ns, slot);
 	h->slot = slot;
-	h->n_blocks = slot_depth(slot_at(ns, slot)) + 1;
+	h->n_blocks = (uint32_t)n;
 	lease->epoch = ns->s->super.epoch;
 	lease->id = h->id;
 	lease->expiry_ns = h->expiry_ns;
@@ -234,7 +235,7 @@ int store_lease_block(struct store_ns *ns, uint32_t slot, const struct tutti_key
 
 	memset(lease, 0, sizeof(*lease));
 	store_hold_sweep(s, 0);
-	return store_holds(ns, slot, key) ? lease_slot(ns, slot, lease_ns, s->now_ns(s->now_arg), lease) : -ESTALE;
+	return store_holds(ns, slot, key) ? lease_slot(ns, slot, 1, lease_ns, s->now_ns(s->now_arg), lease) : -ESTALE;
 }
 
 int store_lookup(struct store_ns *ns, const struct tutti_key *keys, size_t n, uint64_t lease_ns, size_t *matched,
@@ -254,7 +255,7 @@ int store_lookup(struct store_ns *ns, const struct tutti_key *keys, size_t n, ui
 	if (!*matched)
 		return 0;
 	store_tree_touch(ns, last);
-	return lease ? lease_slot(ns, last, lease_ns, now, lease) : 0;
+	return lease ? lease_slot(ns, last, *matched, lease_ns, now, lease) : 0;
 }
 
 /* Finds the leading keys that are committed. *parent becomes the last of them; -EINVAL: not a chain. */

@@ -223,6 +223,36 @@ static void bad_calls_are_refused(void)
 	done();
 }
 
+/* An engine that has the first blocks asks for what follows them: its lease counts from there. */
+static void a_lease_begins_where_the_keys_do(void)
+{
+	struct tutti_key k[6];
+	struct store_block b[6];
+	struct store_hold_info info;
+	struct tutti_lease l;
+	size_t m;
+
+	simple_pool();
+	chain_keys(k, 1, 6);
+	CHECK_EQ(commit(NULL, k, 6, 1), 6);
+	CHECK_EQ(store_lookup(ns, k + 2, 4, 1000, &m, &l), 0);
+	CHECK_EQ(m, 4);
+	CHECK_EQ(store_hold_blocks(ns, &l, 0, 4, &info, b), 0);
+	CHECK_EQ(info.n_blocks, 4);
+	CHECK(!memcmp(&info.parent, &k[1], 32));
+	for (int i = 0; i < 4; i++)
+		CHECK(b[i].depth == (uint32_t)i + 2 && !memcmp(&b[i].key, &k[i + 2], 32));
+	CHECK_EQ(store_hold_blocks(ns, &l, 0, 5, &info, b), -EINVAL);
+	CHECK_EQ(store_release(ns, &l, 1), 0);
+	CHECK_EQ(store_lease_block(ns, b[1].slot, &k[3], 1000, &l), 0);
+	CHECK_EQ(store_hold_blocks(ns, &l, 0, 1, &info, b), 0);
+	CHECK(info.n_blocks == 1 && !memcmp(&b[0].key, &k[3], 32));
+	CHECK_EQ(store_release(ns, &l, 1), 0);
+	CHECK_EQ(store_lease_block(ns, b[0].slot, &k[4], 1000, &l), -ESTALE);
+	CHECK_EQ(store_check(store), 0);
+	done();
+}
+
 static void drop_takes_descendants(void)
 {
 	struct tutti_key k[6], branch[3];
@@ -307,6 +337,7 @@ int main(void)
 	CHECK_RUN(reservations_expire);
 	CHECK_RUN(leases_run_out_and_come_back);
 	CHECK_RUN(bad_calls_are_refused);
+	CHECK_RUN(a_lease_begins_where_the_keys_do);
 	CHECK_RUN(drop_takes_descendants);
 	CHECK_RUN(sync_and_flags);
 	return check_end();
