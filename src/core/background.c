@@ -80,33 +80,66 @@ int tutti_store_sync(struct tutti_store *s)
 	return s ? sync_now(s, s->background) : err_set(-EINVAL, "tutti_store_sync: NULL");
 }
 
-/* Writes one segment ahead. Called without the lock. Returns 1 if there may be more to do. */
-static int prewrite_one(struct tutti_store *s)
+/* ---- work on free segments, each lent meanwhile: nobody can have it, so nothing late meets what an owner wrote ----
+ */
+
+struct chore {
+	const char *what; /* "segments can't be ..." */
+	int (*next)(struct tutti_store *s, uint32_t *segment, struct store_extent *extents, uint32_t *n);
+	int (*work)(struct tutti_store *s, const struct store_extent *extents, uint32_t n); /* without the lock */
+	int (*done)(struct tutti_store *s, uint32_t segment, int rc); /* 1: there may be more to do */
+};
+
+/* One segment. Under the lock, which is given up meanwhile. */
+static void chore_in_background(struct tutti_store *s, const struct chore *c, int *asked)
 {
 	struct store_extent e[STORE_EXTENTS_MAX];
 	uint32_t segment, n = sizeof(e) / sizeof(e[0]);
-	int rc;
+	int rc = c->next(s, &segment, e, &n);
 
-	pthread_mutex_lock(&s->lock);
-	rc = store_prewrite_next(s->st, s->prewrite_ahead, &segment, e, &n);
-	s->prewriting = rc == 0;
-	__atomic_store_n(&s->prewrite_cancel, s->stop, __ATOMIC_RELAXED);
-	pthread_mutex_unlock(&s->lock);
+	*asked = 0;
 	if (rc && rc != -ENOENT)
-		log_warn("segments can't be written ahead of use: %s", err_text());
+		log_warn("segments can't be %s: %s", c->what, err_text());
 	if (rc)
-		return 0;
+		return;
+	s->lent = 1;
+	__atomic_store_n(&s->lent_cancel, s->stop, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&s->lock);
+	rc = c->work(s, e, n);
+	pthread_mutex_lock(&s->lock);
+	*asked |= c->done(s, segment, rc);
+	s->lent = 0;
+	pthread_cond_broadcast(&s->lent_end);
+}
+
+static int prewrite_next(struct tutti_store *s, uint32_t *segment, struct store_extent *extents, uint32_t *n)
+{
+	return store_prewrite_next(s->st, s->prewrite_ahead, segment, extents, n);
+}
+
+static int prewrite(struct tutti_store *s, const struct store_extent *e, uint32_t n)
+{
+	int rc = 0;
+
 	for (uint32_t i = 0; i < n && !rc; i++)
-		rc = media_zero(s->background, e[i].dev, e[i].offset_bytes, e[i].bytes, &s->prewrite_cancel);
+		rc = media_zero(s->background, e[i].dev, e[i].offset_bytes, e[i].bytes, &s->lent_cancel);
+	return rc;
+}
+
+static int prewrite_done(struct tutti_store *s, uint32_t segment, int rc)
+{
 	if (rc && rc != -ECANCELED)
 		log_warn("segment %u could not be written ahead of use: %s", segment, err_text());
-	pthread_mutex_lock(&s->lock);
 	/* One that failed is not tried again before the next open, so this comes to an end. */
 	store_prewrite_done(s->st, segment, rc);
-	s->prewriting = 0;
-	pthread_cond_broadcast(&s->prewrite_end);
-	pthread_mutex_unlock(&s->lock);
 	return rc != -ECANCELED;
+}
+
+static const struct chore prewriting = {"written ahead of use", prewrite_next, prewrite, prewrite_done};
+
+static int deallocate_next(struct tutti_store *s, uint32_t *segment, struct store_extent *extents, uint32_t *n)
+{
+	return store_deallocate_next(s->st, segment, extents, n);
 }
 
 /* 0 too where no device of the extents can be told. */
@@ -116,30 +149,12 @@ static int deallocate(struct tutti_store *s, const struct store_extent *e, uint3
 
 	for (uint32_t i = 0; i < n && !rc; i++)
 		if (s->pool.info.ns[e[i].dev].deallocates)
-			rc = media_deallocate(s->background, e[i].dev, e[i].offset_bytes, e[i].bytes,
-			                      &s->prewrite_cancel);
+			rc = media_deallocate(s->background, e[i].dev, e[i].offset_bytes, e[i].bytes, &s->lent_cancel);
 	return rc;
 }
 
-/*
- * Tells the drives of one segment that was left. Called without the lock; while it works the segment is nobody's, so
- * that no late deallocation can meet what a next owner wrote. Returns 1 if there may be more to do.
- */
-static int deallocate_one(struct tutti_store *s)
+static int deallocate_done(struct tutti_store *s, uint32_t segment, int rc)
 {
-	struct store_extent e[STORE_EXTENTS_MAX];
-	uint32_t segment, n = sizeof(e) / sizeof(e[0]);
-	int rc;
-
-	pthread_mutex_lock(&s->lock);
-	rc = store_deallocate_next(s->st, &segment, e, &n);
-	s->prewriting = rc == 0;
-	__atomic_store_n(&s->prewrite_cancel, s->stop, __ATOMIC_RELAXED);
-	pthread_mutex_unlock(&s->lock);
-	if (rc)
-		return 0;
-	rc = deallocate(s, e, n);
-	pthread_mutex_lock(&s->lock);
 	store_deallocate_done(s->st, segment, rc);
 	if (rc && rc != -ECANCELED && !s->deallocation_told) {
 		s->deallocation_told = 1;
@@ -147,19 +162,18 @@ static int deallocate_one(struct tutti_store *s)
 		         "that costs wear, nothing else. Further ones are counted, not told",
 		         segment, err_text());
 	}
-	s->prewriting = 0;
-	pthread_cond_broadcast(&s->prewrite_end);
-	pthread_mutex_unlock(&s->lock);
 	return rc != -ENOTRECOVERABLE;
 }
 
+static const struct chore deallocating = {"deallocated", deallocate_next, deallocate, deallocate_done};
+
 int background_yield(struct tutti_store *s)
 {
-	if (!s->prewriting)
+	if (!s->lent)
 		return 0;
-	__atomic_store_n(&s->prewrite_cancel, 1, __ATOMIC_RELAXED);
-	while (s->prewriting)
-		pthread_cond_wait(&s->prewrite_end, &s->lock);
+	__atomic_store_n(&s->lent_cancel, 1, __ATOMIC_RELAXED);
+	while (s->lent)
+		pthread_cond_wait(&s->lent_end, &s->lock);
 	return 1;
 }
 
@@ -170,28 +184,6 @@ static void sync_in_background(struct tutti_store *s)
 	pthread_mutex_unlock(&s->lock);
 	sync_now(s, s->background); /* says itself what failed */
 	pthread_mutex_lock(&s->lock);
-}
-
-static void prewrite_in_background(struct tutti_store *s)
-{
-	int more;
-
-	s->prewrite_asked = 0;
-	pthread_mutex_unlock(&s->lock);
-	more = prewrite_one(s);
-	pthread_mutex_lock(&s->lock);
-	s->prewrite_asked |= more;
-}
-
-static void deallocate_in_background(struct tutti_store *s)
-{
-	int more;
-
-	s->deallocate_asked = 0;
-	pthread_mutex_unlock(&s->lock);
-	more = deallocate_one(s);
-	pthread_mutex_lock(&s->lock);
-	s->deallocate_asked |= more;
 }
 
 static void *background(void *arg)
@@ -206,9 +198,9 @@ static void *background(void *arg)
 		if (wanted && port_now_ns() >= s->sync_due_ns) {
 			sync_in_background(s);
 		} else if (s->deallocate_asked) {
-			deallocate_in_background(s);
+			chore_in_background(s, &deallocating, &s->deallocate_asked);
 		} else if (s->prewrite_asked) {
-			prewrite_in_background(s);
+			chore_in_background(s, &prewriting, &s->prewrite_asked);
 		} else if (wanted) {
 			struct timespec due = {.tv_sec = (time_t)(s->sync_due_ns / 1000000000u),
 			                       .tv_nsec = (long)(s->sync_due_ns % 1000000000u)};
@@ -268,7 +260,7 @@ void background_stop(struct tutti_store *s)
 		return;
 	pthread_mutex_lock(&s->lock);
 	s->stop = 1;
-	__atomic_store_n(&s->prewrite_cancel, 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&s->lent_cancel, 1, __ATOMIC_RELAXED);
 	pthread_cond_signal(&s->wake);
 	pthread_mutex_unlock(&s->lock);
 	pthread_join(s->thread, NULL);

@@ -66,7 +66,7 @@ static void free_store(struct tutti_store *s)
 	media_free(s->media);
 	pool_close(&s->pool); /* and with the descriptors, the lock */
 	pthread_cond_destroy(&s->wake);
-	pthread_cond_destroy(&s->prewrite_end);
+	pthread_cond_destroy(&s->lent_end);
 	pthread_mutex_destroy(&s->sync_lock);
 	pthread_mutex_destroy(&s->lock);
 	free(s);
@@ -125,7 +125,7 @@ int tutti_store_open(const struct tutti_store_opts *opts, struct tutti_store **o
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&s->wake, &attr);
-	pthread_cond_init(&s->prewrite_end, NULL);
+	pthread_cond_init(&s->lent_end, NULL);
 	pthread_condattr_destroy(&attr);
 	s->controller = own.controller;
 	s->timing = own.timing;

@@ -36,9 +36,9 @@ struct tutti_store {
 	int prewrite_asked;
 	int deallocate_asked; /* a clear left segments, and a device can be told */
 	int deallocation_told; /* of the first failure was told; the others are counted */
-	int prewriting;              /* or deallocating a segment, which nobody can have meanwhile */
-	int prewrite_cancel;         /* it is wanted, or the store closes. Atomic */
-	pthread_cond_t prewrite_end; /* of prewriting */
+	int lent;                /* a segment is, to the background thread: nobody can have it meanwhile */
+	int lent_cancel;         /* it is wanted, or the store closes. Atomic */
+	pthread_cond_t lent_end; /* it is lent no more */
 	pthread_mutex_t sync_lock; /* one sync at a time */
 };
 

@@ -183,21 +183,11 @@ static int extents_of(const struct store *s, uint32_t segment, struct store_exte
 	return 0;
 }
 
-int store_prewrite_next(struct store *s, uint32_t ahead, uint32_t *segment, struct store_extent *extents,
-                        uint32_t *n_extents)
+/* Nobody else can have a lent segment. i: n_segments where none was found. */
+static int lend(struct store *s, uint32_t i, uint32_t *segment, struct store_extent *extents, uint32_t *n_extents)
 {
-	uint32_t prewritten, i = 0;
-	int r;
+	int r = i == s->n_segments ? -ENOENT : extents_of(s, i, extents, n_extents);
 
-	store_segments_free(s, &prewritten);
-	if (prewritten >= ahead)
-		return -ENOENT;
-	while (i < s->n_segments &&
-	       (s->segments[i].state != SEGMENT_FREE || s->segments[i].prewritten || s->segments[i].prewrite_failed))
-		i++;
-	if (i == s->n_segments)
-		return -ENOENT;
-	r = extents_of(s, i, extents, n_extents);
 	if (r)
 		return r;
 	s->segments[i].state = SEGMENT_LENT;
@@ -205,15 +195,36 @@ int store_prewrite_next(struct store *s, uint32_t ahead, uint32_t *segment, stru
 	return 0;
 }
 
+/* It is free again. NULL: it was not lent. */
+static struct segment *take_back(struct store *s, uint32_t segment)
+{
+	if (segment >= s->n_segments || s->segments[segment].state != SEGMENT_LENT)
+		return NULL;
+	s->segments[segment].state = SEGMENT_FREE;
+	s->all_taken = 0;
+	return &s->segments[segment];
+}
+
+int store_prewrite_next(struct store *s, uint32_t ahead, uint32_t *segment, struct store_extent *extents,
+                        uint32_t *n_extents)
+{
+	uint32_t prewritten, i = 0;
+
+	store_segments_free(s, &prewritten);
+	if (prewritten >= ahead)
+		return -ENOENT;
+	while (i < s->n_segments &&
+	       (s->segments[i].state != SEGMENT_FREE || s->segments[i].prewritten || s->segments[i].prewrite_failed))
+		i++;
+	return lend(s, i, segment, extents, n_extents);
+}
+
 int store_prewrite_done(struct store *s, uint32_t segment, int result)
 {
-	struct segment *g;
+	struct segment *g = take_back(s, segment);
 
-	if (segment >= s->n_segments || s->segments[segment].state != SEGMENT_LENT)
+	if (!g)
 		return err_set(-EINVAL, "segment %u is not being prewritten", segment);
-	g = &s->segments[segment];
-	g->state = SEGMENT_FREE;
-	s->all_taken = 0;
 	g->prewritten = !result;
 	if (!result)
 		result = store_table_write_segment(s, segment);
@@ -233,30 +244,21 @@ void store_data_range(const struct store *s, uint32_t dev, uint64_t *first_byte,
 int store_deallocate_next(struct store *s, uint32_t *segment, struct store_extent *extents, uint32_t *n_extents)
 {
 	uint32_t i = 0;
-	int r;
 
 	while (i < s->n_segments && (s->segments[i].state != SEGMENT_FREE || !s->segments[i].left))
 		i++;
-	if (i == s->n_segments)
-		return -ENOENT;
-	r = extents_of(s, i, extents, n_extents);
-	if (r)
-		return r;
-	s->segments[i].state = SEGMENT_LENT;
-	*segment = i;
-	return 0;
+	return lend(s, i, segment, extents, n_extents);
 }
 
 int store_deallocate_done(struct store *s, uint32_t segment, int result)
 {
-	struct segment *g;
+	struct segment *g = take_back(s, segment);
 
-	if (segment >= s->n_segments || s->segments[segment].state != SEGMENT_LENT)
+	if (!g)
 		return err_set(-EINVAL, "segment %u is not being deallocated", segment);
-	g = &s->segments[segment];
 	g->left = 0; /* once: a medium that refused would refuse again, and one that is wanted is soon written */
-	g->state = result == -ENOTRECOVERABLE ? SEGMENT_BAD : SEGMENT_FREE;
-	s->all_taken = 0;
+	if (result == -ENOTRECOVERABLE)
+		g->state = SEGMENT_BAD;
 	s->failed_deallocations += result && result != -ECANCELED;
 	s->deallocated_segments += !result;
 	return 0;

@@ -174,7 +174,7 @@ static int is_writing_ahead(void)
 	int is;
 
 	pthread_mutex_lock(&r.store->lock);
-	is = r.store->prewriting;
+	is = r.store->lent;
 	pthread_mutex_unlock(&r.store->lock);
 	return is;
 }

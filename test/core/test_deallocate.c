@@ -43,18 +43,18 @@ static struct tutti_pool_info info(void)
 /* Between two looks at what another thread does. */
 static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); }
 
-/* The background thread has told all that there was: many looks say so, as one may fall between two segments. */
+/* The background thread has told all that there was. */
 static void settle(void)
 {
-	int quiet = 0;
+	int busy = 1;
 
-	for (uint64_t end_ns = rig_now() + PATIENCE_NS; quiet < 50 && rig_now() < end_ns;) {
+	for (uint64_t end_ns = rig_now() + PATIENCE_NS; busy && rig_now() < end_ns;) {
 		nap();
 		pthread_mutex_lock(&r.store->lock);
-		quiet = r.store->deallocate_asked || r.store->prewriting ? 0 : quiet + 1;
+		busy = r.store->deallocate_asked || r.store->lent;
 		pthread_mutex_unlock(&r.store->lock);
 	}
-	CHECK_EQ(quiet, 50);
+	CHECK(!busy);
 }
 
 static void put(uint64_t seed)
