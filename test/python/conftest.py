@@ -24,6 +24,22 @@ def path(folder):
     return str(folder / "pool")
 
 
+class Torch:
+    """Looks like a torch tensor of the host's, without torch."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.dtype, self.is_cuda = array, array.shape, f"torch.{array.dtype}", False
+
+    def data_ptr(self):
+        return self.array.__array_interface__["data"][0]
+
+    def stride(self):
+        return tuple(s // self.array.itemsize for s in self.array.strides)
+
+    def element_size(self):
+        return self.array.itemsize
+
+
 def spec_of(layout, tokens=16, **facts):
     """A namespace for memory of this layout."""
     known = {"model": "a/model", "weights": hashlib.sha256(b"weights").digest(), "kv_dtype": "bfloat16",

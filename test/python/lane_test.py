@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tutti
-from conftest import Both, random_memory, spec_of
+from conftest import Both, Torch, random_memory, spec_of
 
 NB, BS, H, D = 24, 16, 4, 32  # blocks, tokens, heads, head size: float16
 
@@ -111,22 +111,6 @@ class Dlpack:
 
     def __init__(self, array):
         self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
-
-
-class Torch:
-    """Looks like a torch tensor, without torch."""
-
-    def __init__(self, array):
-        self.array, self.shape, self.dtype, self.is_cuda = array, array.shape, "torch.float16", False
-
-    def data_ptr(self):
-        return self.array.__array_interface__["data"][0]
-
-    def stride(self):
-        return tuple(s // self.array.itemsize for s in self.array.strides)
-
-    def element_size(self):
-        return self.array.itemsize
 
 
 class Cuda:

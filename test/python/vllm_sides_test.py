@@ -10,6 +10,7 @@ import types
 
 import numpy as np
 import pytest
+from conftest import Torch
 from fake_engine import LAYERS, SIZE, TOKEN_BYTES, Engine, Request, Variant, block_bytes
 from fake_store import FakeLane, FakeNamespace, split
 from tutti.vllm.breakeven import Rates
@@ -167,12 +168,11 @@ def test_images_are_told_apart_by_content_and_place():
     assert hits_of(nameless) == [0, 0]  # it can't be told which image that is: neither stored nor loaded
 
 
-class Embeds:
-    """What is asked of a torch tensor, where there is no torch."""
+class Embeds(Torch):
+    """What is asked of a prompt's embeddings."""
 
     def __init__(self, rows):
-        self.array, self.dtype, self.is_cuda = np.asarray(rows, np.float32), "torch.float32", False
-        self.shape = self.array.shape
+        super().__init__(np.asarray(rows, np.float32))
 
     def __len__(self):
         return len(self.array)
@@ -185,15 +185,6 @@ class Embeds:
 
     def contiguous(self):
         return Embeds(np.ascontiguousarray(self.array))
-
-    def data_ptr(self):
-        return self.array.__array_interface__["data"][0]
-
-    def stride(self):
-        return tuple(s // self.array.itemsize for s in self.array.strides)
-
-    def element_size(self):
-        return self.array.itemsize
 
     def tolist(self):
         return self.array.tolist()
