@@ -88,26 +88,6 @@ static void *load(void *arg)
 	return NULL;
 }
 
-static double products_ms(cudaStream_t s)
-{
-	cudaEvent_t from, to;
-	float ms;
-
-	need_cuda(cudaEventCreate(&from), "an event");
-	need_cuda(cudaEventCreate(&to), "an event");
-	for (int i = 0; i < PRODUCTS / 10; i++)
-		compute_product(s);
-	need_cuda(cudaEventRecord(from, s), "an event");
-	for (int i = 0; i < PRODUCTS; i++)
-		compute_product(s);
-	need_cuda(cudaEventRecord(to, s), "an event");
-	need_cuda(cudaEventSynchronize(to), "products");
-	need_cuda(cudaEventElapsedTime(&ms, from, to), "products");
-	cudaEventDestroy(from);
-	cudaEventDestroy(to);
-	return ms / PRODUCTS;
-}
-
 static double products_beside_ms(struct lab *b, cudaStream_t s, struct series *gbs)
 {
 	struct timespec pause = {.tv_nsec = 100000};
@@ -119,7 +99,7 @@ static double products_beside_ms(struct lab *b, cudaStream_t s, struct series *g
 	need(pthread_create(&loader.thread, NULL, load, NULL), "a thread");
 	while (!__atomic_load_n(&loader.started, __ATOMIC_ACQUIRE))
 		nanosleep(&pause, NULL); /* until the I/O kernel is on its way */
-	ms = products_ms(s);
+	ms = compute_products_ms(s, PRODUCTS, NULL, NULL);
 	__atomic_store_n(&loader.stop, 1, __ATOMIC_RELAXED);
 	pthread_join(loader.thread, NULL);
 	series_add(gbs, loader.bytes / loader.s * 1e-9);
@@ -134,7 +114,7 @@ static void slowdown(struct lab *b, cudaStream_t whole, cudaStream_t s, const ch
 	struct series alone = {.n = 0}, beside = {.n = 0};
 
 	for (int i = 0; i < opt.rounds; i++) {
-		series_add(&alone, products_ms(whole));
+		series_add(&alone, compute_products_ms(whole, PRODUCTS, NULL, NULL));
 		series_add(&beside, products_beside_ms(b, s, &gbs.values));
 	}
 	for (int i = 0; i < opt.rounds; i++)
@@ -154,9 +134,9 @@ static void fewer(cudaStream_t all, cudaStream_t rest, uint32_t sms)
 	struct row r = {.unit = "%"};
 
 	for (int i = 0; i < opt.rounds; i++) {
-		double whole = products_ms(all);
+		double whole = compute_products_ms(all, PRODUCTS, NULL, NULL);
 
-		series_add(&r.values, 100 * (products_ms(rest) / whole - 1));
+		series_add(&r.values, 100 * (compute_products_ms(rest, PRODUCTS, NULL, NULL) / whole - 1));
 	}
 	snprintf(r.name, sizeof(r.name), "matrix products (%s) slower on %u SMs, no I/O", compute_what(), sms);
 	row_put(&r);

@@ -122,6 +122,28 @@ void compute_close(void)
 	cudaFree(c);
 }
 
+double compute_products_ms(cudaStream_t s, int n, void (*under_way)(void *arg), void *arg)
+{
+	cudaEvent_t from, to;
+	float ms;
+
+	need_cuda(cudaEventCreate(&from), "an event");
+	need_cuda(cudaEventCreate(&to), "an event");
+	for (int i = 0; i < n / 10; i++)
+		compute_product(s);
+	need_cuda(cudaEventRecord(from, s), "an event");
+	for (int i = 0; i < n; i++)
+		compute_product(s);
+	need_cuda(cudaEventRecord(to, s), "an event");
+	if (under_way)
+		under_way(arg);
+	need_cuda(cudaEventSynchronize(to), "products");
+	need_cuda(cudaEventElapsedTime(&ms, from, to), "products");
+	cudaEventDestroy(from);
+	cudaEventDestroy(to);
+	return (double)ms / n;
+}
+
 void compute_layer(cudaStream_t s, double seconds)
 {
 	double inner = seconds / LAYER_PRODUCTS / product_s * INNER;

@@ -187,6 +187,9 @@ const char *compute_what(void); /* "cuBLAS", "own kernel" */
 /* Launches one matrix product that fills the GPU's SMs; seconds that it takes alone. */
 void compute_product(cudaStream_t s);
 double compute_product_s(void);
+/* Milliseconds of each of n products, by the stream's clock, behind n / 10 others. under_way (may be NULL) is called
+ * while they run. */
+double compute_products_ms(cudaStream_t s, int n, void (*under_way)(void *arg), void *arg);
 /* Launches so many of them as take about so long. */
 void compute_layer(cudaStream_t s, double seconds);
 

@@ -56,29 +56,17 @@ struct copies {
 	void *h, *d;
 };
 
+static void note_clock(void *mhz) { *(double *)mhz = sm_clock(); }
+
 static void timed(cudaStream_t s, const struct copies *c, struct beside *out)
 {
-	cudaEvent_t from, to;
-	double mhz;
-	float ms;
+	double mhz, ms;
 
-	need_cuda(cudaEventCreate(&from), "an event");
-	need_cuda(cudaEventCreate(&to), "an event");
 	for (int i = 0; c && i < 8; i++) /* 8 GiB: longer than the products take */
 		need_cuda(cudaMemcpyAsync(c->d, c->h, (size_t)PIECE * PIECES, cudaMemcpyHostToDevice, c->s), "copies");
-	for (int i = 0; i < PRODUCTS / 10; i++)
-		compute_product(s);
-	need_cuda(cudaEventRecord(from, s), "an event");
-	for (int i = 0; i < PRODUCTS; i++)
-		compute_product(s);
-	need_cuda(cudaEventRecord(to, s), "an event");
-	mhz = sm_clock();
-	need_cuda(cudaEventSynchronize(to), "products");
-	need_cuda(cudaEventElapsedTime(&ms, from, to), "products");
+	ms = compute_products_ms(s, PRODUCTS, note_clock, &mhz);
 	need_cuda(cudaDeviceSynchronize(), "copies");
-	cudaEventDestroy(from);
-	cudaEventDestroy(to);
-	series_add(&out->ms, ms / PRODUCTS);
+	series_add(&out->ms, ms);
 	series_add(&out->mhz, mhz);
 }
 
