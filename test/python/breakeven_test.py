@@ -1,5 +1,5 @@
 """The break-even: what is measured, and what one wrong measurement does."""
-from tutti.vllm.breakeven import PROBE_AGAIN_S, TRIAL_BYTES, Rates
+from tutti.vllm.breakeven import PROBE_AGAIN_S, TOKENS_MIN, TRIAL_BYTES, Rates
 from tutti.vllm.messages import Report, Step
 from tutti.vllm.worker import Worker
 
@@ -32,6 +32,11 @@ def test_without_scratch_memory_a_part_of_a_hit_is_the_probe():
     assert rates.trial(5000) == TRIAL_BYTES >> 20 and rates.trial(7) == 7
     rates.loaded(7 << 20, 7_000_000)
     assert rates.worth(5000) and rates.trial(5000) == 0
+
+
+def test_passes_are_timed_where_that_decides_something():
+    assert Rates(16, 1).wants_time(TOKENS_MIN) and not Rates(16, 1).wants_time(TOKENS_MIN - 1)
+    assert not Rates(16, 1, auto=False).wants_time(1 << 20)
 
 
 def test_a_pass_is_timed_by_the_device():

@@ -66,9 +66,13 @@ class Rates:
         """How many of n_blocks to load although that looks slower: 0, or a few if the last look was long ago."""
         return min(n_blocks, max(1, TRIAL_BYTES // self._block_bytes)) if self.wants_probe else 0
 
+    def wants_time(self, n_tokens: int) -> bool:
+        """Whether a forward pass with n_tokens is to be timed."""
+        return n_tokens >= TOKENS_MIN and self._auto
+
     def computed(self, n_tokens: int, ns: int) -> None:
-        """A forward pass with n_tokens, TOKENS_MIN or more, took ns."""
-        if self._auto and self._warm:
+        """A forward pass that wants_time() was asked for took ns."""
+        if self._warm:
             self.compute_s = _mean(self.compute_s, ns / 1e9 * self._block_tokens / n_tokens)
             self._keep()
         self._warm = True

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ..errors import NotFoundError, TuttiError
-from .breakeven import TOKENS_MIN, Rates
+from .breakeven import Rates
 from .keys import KEY_BYTES, Chain, cacheable
 from .messages import Done, Load, Probe, Report, Save, Step
 from .options import Options
@@ -183,7 +183,7 @@ class Scheduler:
         self._number += 1
         step = Step(self._number, self._acked, not out.total_num_scheduled_tokens)
         scheduled = out.num_scheduled_tokens
-        if out.total_num_scheduled_tokens >= TOKENS_MIN:
+        if self._rates.wants_time(out.total_num_scheduled_tokens):
             step.tokens = out.total_num_scheduled_tokens
         written = self._follow(out)
         if len(self._opened) < self._ranks:
