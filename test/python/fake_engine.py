@@ -95,7 +95,9 @@ class Variant:
         self.resumed_as_new = random.random() < 0.4  # model runner V2
         self.finished_first = random.random() < 0.3  # get_finished before wait_for_save (speculative decoding)
         self.push = random.random() < 0.6  # has_pending_push_work is asked (from 0.24 on)
-        self.gpu = random_of(random).random() < 0.4  # a pass is known to have ended some questions later
+        more = random_of(random)
+        self.gpu = more.random() < 0.4  # a pass is known to have ended some questions later
+        self.graphs = more.random() < 0.4  # a step that only decodes replays one CUDA graph: no call for its layers
 
 
 class Engine:
@@ -326,15 +328,16 @@ class Engine:
             mine = pickle.loads(pickle.dumps(step))
             worker.begin(mine)
             late = self.variant.start_late and not self.sync_loads
+            whole = computed and self.variant.graphs and set(out.num_scheduled_tokens.values()) == {1}
             if not late:
-                worker.start()
+                worker.start(whole)
             if computed:
                 for layer in range(LAYERS):
-                    if worker.layered:
+                    if worker.layered and not whole:
                         worker.wait_layer(layer)
                 self._compute(out, rank)
             if late:
-                worker.start()
+                worker.start(whole)
             if self.variant.finished_first:
                 received.update(worker.poll())
             if computed or not self.variant.no_save_when_empty:

@@ -108,7 +108,8 @@ class TuttiConnector(base.KVConnectorBase_V1):
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         assert self._worker is not None
-        self._worker.start()
+        mode = getattr(forward_context, "cudagraph_runtime_mode", None)
+        self._worker.start(whole=mode is not None and mode.name == "FULL")
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         if self._worker is not None and self._worker.layered:
@@ -209,7 +210,7 @@ class TuttiConnector(base.KVConnectorBase_V1):
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        return extra_config.get("mode") == "layerwise"
+        return False  # layers are waited for between pieces; before a graph that is the whole pass, all at once
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> TuttiStats:

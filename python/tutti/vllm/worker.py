@@ -90,8 +90,11 @@ class Worker:
         if step.fences:
             self._fence(set(step.fences))
 
-    def start(self) -> None:
-        """Issues the step's loads; those of this very pass before it, others whenever."""
+    def start(self, whole: bool = False) -> None:
+        """Issues the step's loads; those of this very pass before it, others whenever.
+
+        whole: the pass replays one CUDA graph. Nobody asks for its layers then, so all are waited for here.
+        """
         step = self._step
         if step is None:
             return
@@ -99,6 +102,9 @@ class Worker:
             for load in step.loads:
                 self._load(load)
             step.loads = []
+        if whole and self.layered:
+            for layer in range(self._layers):
+                self.wait_layer(layer)
         if step.probe is not None:
             self._begin_probe(step)
         if step.tokens and not self._sync:  # a pass that waits for layers would tell of the disk
