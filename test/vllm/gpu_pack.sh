@@ -1,8 +1,9 @@
 #!/bin/bash
 # Packs vLLM 0.26.0, the newest for torch 2.11 and CUDA 13, for a Hopper machine without a network that has Python 3.12,
 # torch 2.11 and transformers 5.17: code for other GPUs zeroed; FlashAttention 2, MoE and the Rust front end left out;
-# with the wheels that it can't be imported without, and the project's own (make wheel CUDA=1). About 51 MiB.
-#   gpu_pack.sh FOLDER [WORK]     there: FOLDER/unpack.sh SITE; PYTHONPATH=SITE python3 gpu_ttft.py ...
+# with the wheels that it can't be imported without, and the project's own (make wheel CUDA=1); and LMCache 0.5.3, the
+# newest whose extension loads with that torch. About 53 MiB.
+#   gpu_pack.sh FOLDER [WORK]     there: FOLDER/test/gpu_all.sh FOLDER OUT
 set -euo pipefail
 top=$(cd "$(dirname "$0")/../.." && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -39,13 +40,28 @@ rm -rf "$work/site" && mkdir "$work/site"
     done
 )
 tar c -C "$work/site" . | xz -T0 -6 > "$out/vllm.tar.xz"
+
+# LMCache: its import needs the three small ones; its Redis client, its own commands and symbols stay out.
+mkdir -p "$work/dl-lmcache" "$work/lmcache"
+ls "$work"/dl-lmcache/lmcache-0.5.3*.whl > /dev/null 2>&1 ||
+    "${get[@]}" -d "$work/dl-lmcache" lmcache==0.5.3 aiofile==3.12.3 caio==0.12.10 cufile-python==0.2.0
+for wheel in "$work"/dl-lmcache/*.whl; do unzip -qo "$wheel" -d "$work/lmcache"; done
+(
+    cd "$work/lmcache"
+    rm -rf tests lmcache/lmcache_redis*.so lmcache/cli lmcache/lmcache_frontend
+    python3 "$top/test/vllm/gpu_fatbin.py" lmcache/c_ops*.so
+    strip -g lmcache/*.so
+)
+tar c -C "$work/lmcache" . | xz -T0 -6 > "$out/lmcache.tar.xz"
+
+mkdir -p "$out/test" && cp "$top"/test/vllm/gpu_* "$out/test/"
 cat > "$out/unpack.sh" << 'EOF'
 #!/bin/bash
 # unpack.sh SITE
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"
-xz -dc "$here/vllm.tar.xz" | tar x -C "$1"
+for pack in vllm lmcache; do xz -dc "$here/$pack.tar.xz" | tar x -C "$1"; done
 python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$1" "$here"/wheels/*.whl
 EOF
 chmod +x "$out/unpack.sh"

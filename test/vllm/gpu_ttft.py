@@ -3,11 +3,12 @@
 
     gpu_ttft.py WHAT OUT.json [options]
 
-WHAT: plain (recomputed, or the prefix in HBM), dram (vLLM's OffloadingConnector, pinned memory), tutti. One engine, one
-request at a time: a document is asked about once, then questions that share a part of it with new text behind. With
-tutti, every loaded byte is compared in a question of its own at each hit ratio; then hits are loaded whatever the
-break-even says ("timed"), then as it says ("auto"). --damage flips bytes in the pool between the two. OUT: facts, and a
-row a question. Ends with status 1 where a byte, or a token, was wrong.
+WHAT: plain (recomputed, or the prefix in HBM), dram (vLLM's OffloadingConnector, pinned memory), lmcache-dram,
+lmcache-layerwise, lmcache-disk (LMCache 0.5.3), tutti. One engine, one request at a time: a document is asked about
+once, then questions that share a part of it with new text behind; a document for each length. With tutti, every loaded
+byte is compared in a question of its own at each hit ratio; then hits are loaded whatever the break-even says
+("timed"), then as it says ("auto"). --damage flips bytes in the pool between the two. OUT: facts, and a row a question.
+Ends with status 1 where a byte, or a token, was wrong.
 """
 import argparse
 import fcntl
@@ -28,22 +29,25 @@ CONFIG = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_siz
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("what", choices=("plain", "dram", "tutti"))
+    p.add_argument("what", choices=("plain", "dram", "lmcache-dram", "lmcache-layerwise", "lmcache-disk", "tutti"))
     p.add_argument("out", type=pathlib.Path)
     p.add_argument("--folder", type=pathlib.Path, required=True, help="for the model's configuration")
     p.add_argument("--name", help="of the rows; WHAT if not given")
     p.add_argument("--connector", default="{}", help="kv_connector_extra_config, JSON")
-    p.add_argument("--tokens", type=int, default=65536)
+    p.add_argument("--lengths", default="65536", help="tokens of a question, some")
     p.add_argument("--hits", default="0.984,0.9375,0.75,0")
     p.add_argument("--reps", type=int, default=3)
     p.add_argument("--layers", type=int, default=32)
     p.add_argument("--batched", type=int, default=16384, help="tokens of an engine step")
     p.add_argument("--memory", type=float, default=0.5, help="share of the GPU's memory for the engine")
-    p.add_argument("--dram", type=int, default=24, help="GiB of vLLM's DRAM tier")
+    p.add_argument("--dram", type=int, default=24, help="GiB of a peer's DRAM tier")
+    p.add_argument("--graphs", action="store_true", help="CUDA graphs for steps that only decode, else none")
     p.add_argument("--no-async-scheduling", action="store_true", help="as layerwise needs, with VLLM_USE_V2_MODEL_RUNNER=0")
     p.add_argument("--damage", type=int, default=0, help="pages to damage")
     p.add_argument("--turn", type=pathlib.Path, help="a file: engines with the same one go one after the other")
-    return p.parse_args()
+    args = p.parse_args()
+    args.tokens = [int(n) for n in args.lengths.split(",")]
+    return args
 
 
 def text(seed, n):
@@ -77,9 +81,13 @@ class Run:
             more["kv_transfer_config"] = KVTransferConfig(
                 kv_connector="GpuCheckedConnector", kv_connector_module_path="gpu_checked", kv_role="kv_both",
                 kv_load_failure_policy="recompute", kv_connector_extra_config=json.loads(a.connector))
-        llm = LLM(model=str(a.folder), load_format="dummy", skip_tokenizer_init=True, max_model_len=a.tokens + 4096,
-                  gpu_memory_utilization=a.memory, max_num_seqs=16, enable_prefix_caching=True, disable_log_stats=False,
-                  enforce_eager=True, max_num_batched_tokens=a.batched, **more)
+        if a.what.startswith("lmcache"):
+            more["kv_transfer_config"] = KVTransferConfig(kv_connector="LMCacheConnectorV1", kv_role="kv_both")
+        if a.graphs:
+            more["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [8]}
+        llm = LLM(model=str(a.folder), load_format="dummy", skip_tokenizer_init=True, max_num_seqs=16,
+                  max_model_len=max(a.tokens) + 4096, gpu_memory_utilization=a.memory, enable_prefix_caching=True,
+                  disable_log_stats=False, enforce_eager=not a.graphs, max_num_batched_tokens=a.batched, **more)
         if a.what == "tutti":
             import gpu_checked
 
@@ -116,7 +124,7 @@ class Run:
         until = time.monotonic() + 30
         for i in range(3000):
             self.llm.generate([{"prompt_token_ids": text(f"tick {len(self.rows)} {i}", 8)}], few, use_tqdm=False)
-            if not self.checked and i >= 2 or self.checked and not self.checked.scheduler().busy:
+            if self.settled(i):
                 break
             if time.monotonic() > until:
                 self.faults.append("stores do not end")
@@ -125,9 +133,18 @@ class Run:
         if self.args.what != "plain" and not self.llm.reset_prefix_cache():
             self.faults.append("the prefix cache could not be emptied")
 
+    def settled(self, looks):
+        if self.checked:
+            return not self.checked.scheduler().busy
+        if self.args.what.startswith("lmcache"):
+            import gpu_lmcache
+
+            return looks >= 2 and gpu_lmcache.pending() == 0
+        return looks >= 2
+
     def question(self, hit, rep):
-        n = int(self.args.tokens * hit) // 16 * 16
-        return self.doc[:n] + text(f"{hit} {rep}", self.args.tokens - n), n
+        n = int(len(self.doc) * hit) // 16 * 16
+        return self.doc[:n] + text(f"{len(self.doc)} {hit} {rep}", len(self.doc) - n), n
 
     def hits(self, hits, reps, kind):
         for hit in hits:
@@ -143,12 +160,16 @@ class Run:
                 self.settle()
 
     def play(self):
-        a = self.args
-        hits = [float(h) for h in a.hits.split(",")]
-        self.doc = text("document", a.tokens)
+        hits = [float(h) for h in self.args.hits.split(",")]
         self.ask(text("warm 1", 2048), "warm-up")
-        self.ask(text("warm 2", a.tokens), "warm-up")
+        self.ask(text("warm 2", max(self.args.tokens)), "warm-up")
         self.settle()
+        for n in self.args.tokens:
+            self.length(n, hits)
+
+    def length(self, tokens, hits):
+        a = self.args
+        self.doc = text(f"document of {tokens}", tokens)
         if self.checked:
             self.checked.keep = True
         self.ask(self.doc + text("end", 1), "document")
@@ -158,6 +179,8 @@ class Run:
             rates = self.checked.scheduler()._rates
             auto, rates._auto = rates._auto, False
             self.hits([h for h in hits if h], 1, "checked")
+            if a.graphs:
+                self.one_token_left()
         self.hits([h for h in hits if h], a.reps, "timed")
         if a.damage:
             self.damaged(hits)
@@ -166,6 +189,15 @@ class Run:
             self.hits([h for h in hits if h], 1, "auto")
         if 0 in hits:
             self.hits([0.0], a.reps, "timed")
+
+    def one_token_left(self):
+        """A step that only decodes, one graph as a whole, with a load that it computes with."""
+        self.checked.compare = True
+        row = self.ask(self.doc + text("last", 1), "checked, one token left", kind="checked")
+        self.settle()
+        self.checked.compare = False
+        if row["cached"] != len(self.doc) // 16 * 16:
+            self.faults.append(f"{row['label']}: {row['cached']} of {len(self.doc)} tokens were loaded")
 
     def damaged(self, hits):
         """Bytes flip under the engine's feet: what it answers must not change."""
@@ -210,6 +242,11 @@ class Run:
 
 def main(play=Run):
     args = arguments()
+    if args.what.startswith("lmcache"):
+        sys.path.insert(0, str(HERE))
+        import gpu_lmcache
+
+        gpu_lmcache.prepare(args.what.removeprefix("lmcache-"), args.folder, args.dram)
     for name, value in (("VLLM_NO_USAGE_STATS", "1"), ("HF_HUB_OFFLINE", "1"), ("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
                         ("VLLM_USE_FLASHINFER_SAMPLER", "0")):
         os.environ.setdefault(name, value)
@@ -219,6 +256,8 @@ def main(play=Run):
     finally:
         status = run.end()
     sys.stdout.flush()
+    if args.what.startswith("lmcache"):
+        os._exit(status)  # its threads don't end: shutdown hung in LMCache 0.5.3
     run.llm.llm_engine.engine_core.shutdown()
     return status
 
