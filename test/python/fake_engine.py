@@ -32,6 +32,8 @@ class Request:
         self.max_tokens = max_tokens
         self.num_computed_tokens = 0
         self.placeholders = 0
+        self.drafts = 0  # guessed tokens that its next step is to check
+        self.unseen = 0  # guesses that were found wrong, of which the scheduler has not heard
         self.blocks = []
         self.state = "waiting"
         self.ready = False  # its load has ended
@@ -93,11 +95,13 @@ class Variant:
         self.start_late = random.random() < 0.5  # from 0.29 on: async loads start after the forward pass
         self.no_save_when_empty = random.random() < 0.5  # to 0.28
         self.resumed_as_new = random.random() < 0.4  # model runner V2
-        self.finished_first = random.random() < 0.3  # get_finished before wait_for_save (speculative decoding)
+        self.finished_first = random.random() < 0.3  # reports come before wait_for_save (speculative decoding)
         self.push = random.random() < 0.6  # has_pending_push_work is asked (from 0.24 on)
         more = random_of(random)
         self.gpu = more.random() < 0.4  # a pass is known to have ended some questions later
         self.graphs = more.random() < 0.4  # a step that only decodes replays one CUDA graph: no call for its layers
+        self.drafts = more.choice([0, 0, 1, 5])  # speculative decoding: at most so many guessed tokens a step
+        self.finished_first |= bool(self.drafts)
 
 
 class Engine:
@@ -108,7 +112,8 @@ class Engine:
         self.variant = variant or Variant(random)
         self.options = options or Options(pool=("",), recompute_break_even="off")
         self.scheduler = Scheduler(namespace, self.options, len(lanes), Rates(SIZE, 1, False),
-                                   layerwise=self.options.layerwise, on_published=self._published,
+                                   tokens_per_step=1 + self.variant.drafts, layerwise=self.options.layerwise,
+                                   on_published=self._published,
                                    held_max=max(0, len(memories[0][0]) - 1 - 16))
         mark = self._mark if self.variant.gpu else None
         self.workers = [Worker(lambda digest, lane=lane: (lane, "fake"), rank, LAYERS, 1, mark=mark)
@@ -124,7 +129,7 @@ class Engine:
         self.outputs = collections.deque()  # steps carried out whose output the scheduler has not seen
         self.finished, self.lost_tail = [], 0
         self.marks = random_of(random)
-        self.preemptions = self.recomputed = 0
+        self.preemptions = self.recomputed = self.rejected = 0
         self.told = []
 
     def _mark(self):
@@ -187,10 +192,16 @@ class Engine:
         self.preemptions += 1
         self._give(r.blocks)
         r.blocks, r.num_computed_tokens, r.state, r.ready = [], 0, "preempted", False
-        r.truth = r.truth[:r.num_tokens]  # what was in flight is computed again
-        r.placeholders, r.epoch = 0, r.epoch + 1
+        self._void(r)
         self.running.remove(r)
         self.waiting.appendleft(r)
+
+    @staticmethod
+    def _void(r):
+        """What is in flight of a request does not count: it is computed again."""
+        r.truth = r.truth[:r.num_tokens]
+        r.placeholders = r.drafts = r.unseen = 0
+        r.epoch += 1
 
     def schedule(self):
         out = types.SimpleNamespace(
@@ -201,8 +212,10 @@ class Engine:
         for r in list(self.running):
             if r not in self.running:
                 continue
-            n = min(budget, r.num_tokens + r.placeholders - r.num_computed_tokens)
-            if n <= 0 or r.num_tokens + r.placeholders - r.num_prompt_tokens >= r.max_tokens:
+            n = min(budget, r.num_tokens + r.placeholders + r.drafts - r.num_computed_tokens)
+            # Even with all guesses wrong, what is in flight ends it.
+            enough = r.placeholders and r.num_computed_tokens + 2 - r.placeholders >= r.num_prompt_tokens + r.max_tokens
+            if n <= 0 or enough:
                 continue
             new = self._grow(r, r.num_computed_tokens + n)
             while new is None:
@@ -227,10 +240,12 @@ class Engine:
         for r in self.running:
             n = out.num_scheduled_tokens.get(r.request_id)
             if n:
-                out.scheduled.append((r, r.num_computed_tokens, n))
+                out.scheduled.append((r, r.num_computed_tokens - r.unseen, n))  # the worker knows better
                 r.num_computed_tokens += n
-                if r.num_computed_tokens == r.num_tokens + r.placeholders:
-                    r.placeholders += 1
+                drafts = r.num_computed_tokens - r.num_tokens - r.placeholders
+                if drafts >= 0:  # it will sample
+                    r.placeholders += 1 + drafts
+                r.drafts = self.variant.drafts if self.variant.asynchronous and drafts >= 0 else 0
         return out, step
 
     def _scheduled(self, out, r, n, new):
@@ -323,50 +338,69 @@ class Engine:
     def carry_out(self, out, step):
         """The step on all ranks; returns what the engine gets to know."""
         computed = bool(out.num_scheduled_tokens)
-        received, errors, report = collections.Counter(), set(), None
+        heard = types.SimpleNamespace(received=collections.Counter(), errors=set(), report=None)
+        tokens = self._sample(out)
         for rank, worker in enumerate(self.workers):
             mine = pickle.loads(pickle.dumps(step))
             worker.begin(mine)
             late = self.variant.start_late and not self.sync_loads
-            whole = computed and self.variant.graphs and set(out.num_scheduled_tokens.values()) == {1}
+            whole = self.variant.graphs and set(out.num_scheduled_tokens.values()) == {1 + self.variant.drafts}
             if not late:
                 worker.start(whole)
-            if computed:
-                for layer in range(LAYERS):
-                    if worker.layered and not whole:
-                        worker.wait_layer(layer)
-                self._compute(out, rank)
+            draft = LAYERS - 1 if self.variant.drafts else LAYERS  # the last layer is the draft model's
+            self._compute(out, rank, range(draft), whole)
             if late:
                 worker.start(whole)
             if self.variant.finished_first:
-                received.update(worker.poll())
+                self._hear(worker, heard)
+                self._compute(out, rank, range(draft, LAYERS), whole)
             if computed or not self.variant.no_save_when_empty:
                 worker.end()
             if not self.variant.finished_first:
-                received.update(worker.poll())
-            errors |= worker.errors()
-            told = worker.report()
-            if told is not None:
-                told = pickle.loads(pickle.dumps(told))
-                report = told if report is None else report.add(told)
-        tokens = {}
-        for r, at, n in out.scheduled:
-            if at + n == len(r.truth):  # a token is sampled
-                tokens[r.request_id] = int.from_bytes(r.prefix(at + n)[:2], "big")
-                r.truth.append(tokens[r.request_id])
-        return out, received, errors, report, tokens
+                self._hear(worker, heard)
+        return out, heard.received, heard.errors, heard.report, tokens
 
-    def _compute(self, out, rank):
-        memory = self.memories[rank]
+    @staticmethod
+    def _hear(worker, heard):
+        heard.received.update(worker.poll())
+        heard.errors |= worker.errors()
+        told = worker.report()
+        if told is not None:
+            told = pickle.loads(pickle.dumps(told))
+            heard.report = told if heard.report is None else heard.report.add(told)
+
+    def _sample(self, out):
+        """The tokens that come out of a step; guesses of them that went in are right up to one, and from there wrong."""
+        tokens, out.sound_end, out.rejected = {}, {}, {}
+        for r, at, n in out.scheduled:
+            known, guesses = len(r.truth), at + n - len(r.truth)
+            right = self.random.randrange(guesses + 1) if guesses > 0 else 0
+            out.sound_end[r.request_id] = min(at + n, known + right)
+            if guesses < 0:
+                continue
+            for _ in range(1 + right):
+                r.truth.append(int.from_bytes(r.prefix(len(r.truth))[:2], "big"))
+            tokens[r.request_id] = r.truth[known:]
+            out.rejected[r.request_id] = guesses - right
+            r.unseen += guesses - right
+            self.rejected += guesses - right
+        return tokens
+
+    def _compute(self, out, rank, layers, whole):
+        memory, worker = self.memories[rank], self.workers[rank]
+        for layer in layers if out.scheduled else ():
+            if worker.layered and not whole:
+                worker.wait_layer(layer)
         for r, at, n in out.scheduled:
             sound = not self.options.layerwise or all(
                 memory[layer][r.blocks_then[i // SIZE]][:TOKEN_BYTES] == kv_of(r, i, layer, rank)
-                for i in range(0, at, SIZE) for layer in range(LAYERS))
+                for i in range(0, at, SIZE) for layer in range(layers.stop))
             for position in range(at, at + n):
                 block, slot = r.blocks_then[position // SIZE], position % SIZE
-                for layer in range(LAYERS):
+                right = sound and position < out.sound_end[r.request_id]
+                for layer in layers:
                     memory[layer][block][slot * TOKEN_BYTES:(slot + 1) * TOKEN_BYTES] = (
-                        kv_of(r, position, layer, rank) if sound else bytes(TOKEN_BYTES))  # from garbage comes garbage
+                        kv_of(r, position, layer, rank) if right else bytes(TOKEN_BYTES))  # from garbage comes garbage
 
     def wrong_bytes(self, out, skip):
         """Positions of the step's requests whose KV in memory is not what it should be."""
@@ -374,7 +408,7 @@ class Engine:
         for r, at, n in out.scheduled:
             if r.request_id in skip:
                 continue
-            for position in range(at + n):
+            for position in range(out.sound_end[r.request_id]):
                 block, slot = r.blocks_then[position // SIZE], position % SIZE
                 for rank, memory in enumerate(self.memories):
                     for layer in range(LAYERS):
@@ -391,15 +425,12 @@ class Engine:
         for r, at, n in out.scheduled:
             if r.request_id in failed or r not in self.running or r.epoch != out.epochs[r.request_id]:
                 continue
-            if r.request_id in tokens:
-                r.all_token_ids.append(tokens[r.request_id])
-                r.placeholders -= 1
-                if r.num_tokens - r.num_prompt_tokens >= r.max_tokens:
-                    self.running.remove(r)
-                    self._end(r, "FINISHED_LENGTH_CAPPED")
-                    continue
+            if r.request_id in tokens and self._take_tokens(r, tokens[r.request_id], out.rejected[r.request_id]):
+                self.running.remove(r)
+                self._end(r, "FINISHED_LENGTH_CAPPED")
+                continue
             if self.variant.apc:
-                self._cache(r, min(at + n, r.num_tokens))
+                self._cache(r, min(out.sound_end[r.request_id], r.num_tokens))
         if report is not None:
             self.scheduler.update(report)
         for block in self.scheduler.take_bad_blocks():
@@ -410,6 +441,16 @@ class Engine:
         for request_id, count in received.items():
             assert count <= len(self.workers), "an id was reported twice"
             self._received(request_id, count)
+
+    def _take_tokens(self, r, tokens, rejected):
+        """True: it has all that it asked for. What came beyond that is dropped."""
+        r.num_computed_tokens -= rejected
+        r.unseen -= rejected
+        r.placeholders -= rejected + len(tokens)
+        r.all_token_ids += tokens[:r.max_tokens - (r.num_tokens - r.num_prompt_tokens)]
+        if not self.variant.asynchronous and self.variant.drafts:
+            r.drafts = self.random.randrange(self.variant.drafts + 1)
+        return r.num_tokens - r.num_prompt_tokens >= r.max_tokens
 
     def _check_cached(self):
         """No block that others may share has wrong bytes."""
@@ -450,8 +491,7 @@ class Engine:
             self.recomputed += 1
             failed.add(r.request_id)
             r.num_computed_tokens = bad * SIZE
-            r.truth, r.placeholders = r.truth[:r.num_tokens], 0
-            r.epoch += 1
+            self._void(r)
         return failed
 
     # ---- the loop ----

@@ -71,7 +71,7 @@ def settled(ns, lanes, engine, made):
 @pytest.mark.parametrize("mode", ["async", "layerwise"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_histories_with_faults(mode, ranks):
-    loads = failures = fences = preempted = 0
+    loads = failures = fences = preempted = rejected = 0
     for seed in range(HISTORIES):
         r = random.Random(f"{seed} {mode} {ranks}")
         ns, lanes, engine = make(r, ranks, r.choice([0.0, 0.03, 0.2]), mode=mode)
@@ -82,8 +82,8 @@ def test_histories_with_faults(mode, ranks):
             raise AssertionError(f"history {seed} {mode} {ranks} {vars(engine.variant)}: {e}") from e
         counts = engine.scheduler.counts
         loads, failures, fences = loads + counts["loads"], failures + counts["failed_blocks"], fences + counts["fences"]
-        preempted += engine.preemptions
-    assert min(loads, failures, fences, preempted) > HISTORIES // 30  # the histories are worth something
+        preempted, rejected = preempted + engine.preemptions, rejected + engine.rejected
+    assert min(loads, failures, fences, preempted, rejected) > HISTORIES // 30  # the histories are worth something
 
 
 def chain_of(ns, request):
