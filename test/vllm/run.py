@@ -26,7 +26,7 @@ import msgspec  # vLLM brings both
 import zmq
 
 HERE = pathlib.Path(__file__).resolve().parent
-TIMEOUT_S = 420  # of one engine, on a busy machine
+TIMEOUT_S = 900  # of one engine, on a busy machine
 BLOCK = 128  # tokens; vLLM's on CPU
 A = {"seed": 1, "tokens": 1000}  # seven whole blocks
 B = {"seed": 2, "tokens": 700, "max_tokens": 140}
