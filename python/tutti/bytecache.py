@@ -68,9 +68,9 @@ class ByteCache:
         return hashlib.sha256(key.encode() if isinstance(key, str) else key).digest()
 
     def put(self, key: str | bytes, value: Buffer) -> bool:
-        """Keeps a copy of `value` (bytes, numpy array, any contiguous buffer). True when it is there afterwards,
-        also when the key had a value already (values never change). False: no room could be had. InvalidError: too
-        long."""
+        """Keeps a copy of `value` (bytes, numpy array, any contiguous buffer), unless the key has a value: then that
+        one stays and `value` is not looked at further, since what is stored never changes. True: the key has a value
+        afterwards. False: no room could be had. InvalidError: too long."""
         raw = memoryview(value).cast("B")
         if len(raw) > self.value_bytes:
             raise InvalidError(errno.EINVAL, f"ByteCache: {len(raw)} bytes, a value has at most {self.value_bytes}")

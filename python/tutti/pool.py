@@ -41,7 +41,8 @@ class Match(NamedTuple):
 
 
 class Reservation(NamedTuple):
-    """Answer of a reservation: slots for keys[first:first + blocks]."""
+    """Answer of a reservation: slots for keys[first:first + blocks]. (`blocks` is what C calls count; `count` and
+    `index` are the methods of every tuple.)"""
 
     first: int  #: leading keys that are there already
     blocks: int  #: to store; may be fewer than asked

@@ -55,6 +55,11 @@ static int block_bytes(const char *path, uint64_t *bytes)
 	return rc;
 }
 
+static int twice(const char *one, const char *other)
+{
+	return err_set(-EINVAL, "%s and %s are one and the same; name each device once", one, other);
+}
+
 /* Looks at every path before anything is changed. *smallest_block: bytes of the smallest block device, 0 if there is
  * none. */
 static int survey(const struct tutti_format_opts *o, uint64_t *smallest_block)
@@ -71,8 +76,7 @@ static int survey(const struct tutti_format_opts *o, uint64_t *smallest_block)
 		for (uint32_t k = 0; k < i; k++)
 			if (!strcmp(o->paths[i], o->paths[k]) ||
 			    (kind != POOL_PATH_NONE && pool_path_same(&st[i], &st[k])))
-				return err_set(-EINVAL, "%s and %s are one and the same; name each device once",
-				               o->paths[k], o->paths[i]);
+				return twice(o->paths[k], o->paths[i]);
 		if (kind == POOL_PATH_DRIVE)
 			return err_set(-EINVAL, "%s and %s: a pool lies on drives alone, or on files and block devices",
 			               o->paths[0], o->paths[i]);
@@ -88,6 +92,19 @@ static int survey(const struct tutti_format_opts *o, uint64_t *smallest_block)
 		if (kind == POOL_PATH_BLOCK && (!*smallest_block || bytes < *smallest_block))
 			*smallest_block = bytes;
 	}
+	return 0;
+}
+
+/* A file that was not there yet when all were surveyed may have two names all the same: z and ./z. */
+static int check_once(const struct work *w, uint32_t i)
+{
+	struct stat st, other;
+
+	if (fstat(w->fd[i], &st))
+		return err_set(-errno, "cannot look at %s: %s", w->o->paths[i], err_name(-errno));
+	for (uint32_t k = 0; k < i; k++)
+		if (!fstat(w->fd[k], &other) && pool_path_same(&st, &other))
+			return twice(w->o->paths[k], w->o->paths[i]);
 	return 0;
 }
 
@@ -117,7 +134,8 @@ static int open_file(struct work *w, uint32_t i)
 		rc = -errno;
 		return err_set(rc, "cannot create %s: %s", path, err_name(rc));
 	}
-	return check_unused(w->fd[i], path);
+	rc = check_once(w, i);
+	return rc ? rc : check_unused(w->fd[i], path);
 }
 
 /* Does the pool fit what its file systems have left, once the files that it replaces are gone? */

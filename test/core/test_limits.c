@@ -467,6 +467,12 @@ static void devices_are_told_apart(void)
 	CHECK_EQ(gio_init_queue(&go, &g), -ENOTBLK);
 	CHECK_EQ(unlink(other), 0);
 	CHECK_EQ(unlink(scratch_path("dev0")), 0);
+	/* Two names of what is not there yet. */
+	paths[0] = other;
+	snprintf(name, sizeof(name), "%s/./other", scratch_dir);
+	o.overwrite = 0;
+	helps(tutti_format(&o), -EINVAL, "one and the same");
+	CHECK(access(other, F_OK) != 0);
 }
 
 /* Whatever is wrong with a format over a pool, the pool is there afterwards. */
