@@ -124,6 +124,26 @@ static inline int tutti_store_info(struct tutti_store *s, struct tutti_pool_info
 }
 
 /*
+ * Looks at a pool from outside, also while a store has it open: reads its superblock and its records of namespaces and
+ * segments, as they are on the medium now. Takes no lock, writes no byte, mends nothing, holds up nobody. Calls fn once
+ * and returns what it returns. What a pool's store alone knows is TUTTI_UNKNOWN, or -1 (`clean`, `sync_failing`): of
+ * the pool what is in its index and what happened since it was opened; of a namespace how many blocks are committed,
+ * reserved, leased, evicted. Counts of segments and slots are those of the records. Texts and structs live for the
+ * call. Any thread. Errors as of tutti_store_open, but that a store or lanes at work are none; of opts only the paths
+ * count. -EBUSY: a drive, which one process alone can reach.
+ */
+struct tutti_pool_look {
+	const struct tutti_pool_info *pool;
+	const struct tutti_ns_info *ns; /* pool->n_namespaces */
+	int held;        /* 1: a store has it open, or a format is at work */
+	int32_t pid;     /* which process opened it; 0: nobody has it, or it is just being opened */
+	const char *host; /* where that runs; "": not known, as long as it is being opened */
+	int32_t lane_pid; /* a process with a lane on it; 0: there is none */
+};
+typedef int (*tutti_pool_look_fn)(void *arg, const struct tutti_pool_look *look);
+int tutti_pool_look(const struct tutti_store_opts *opts, tutti_pool_look_fn fn, void *arg);
+
+/*
  * Opens a namespace, making it on first use. *out is owned by the store and lives as long.
  * -EINVAL: spec (message names the field), tp_size differs from the pool's ranks, or a slot does not fit a segment.
  * -ENOSPC: namespace table full. -EBADMSG: the record on disk is not the one of this digest.

@@ -172,6 +172,9 @@ struct tutti_lane_opts {
 };
 #define TUTTI_LANE_OPTS_INIT {.size = sizeof(struct tutti_lane_opts)}
 
+/* Of a count: it can't be had, from where the caller stands (tutti_pool_look). */
+#define TUTTI_UNKNOWN UINT64_MAX
+
 struct tutti_ns_info {
 	char model[256];
 	uint8_t digest[TUTTI_KEY_BYTES];
@@ -192,16 +195,17 @@ struct tutti_pool_info {
 	uint64_t segment_bytes;    /* all ranks and devices together */
 	uint64_t segments, segments_free, segments_prewritten;
 	uint64_t epoch;
-	int clean;                 /* closed cleanly the last time */
+	int clean;                 /* closed cleanly the last time; -1: not known (tutti_pool_look) */
 	uint32_t n_namespaces;
 	uint64_t index_bytes;      /* RAM held by the index */
 	uint64_t recovered_slots, recovered_orphans, recovered_bad; /* of the last open */
 	uint64_t damaged_records; /* at the last open: of namespaces and segments, lost with all their blocks; each
 	                           * open says so again, until tutti_store_repair */
 	uint64_t failed_syncs;    /* since it was opened; what they covered counts as unsynced until verified */
-	int sync_failing;      /* 1: the last one failed; it is tried again at growing intervals, a minute at most */
+	int sync_failing;      /* 1: the last one failed; it is tried again at growing intervals, a minute at most.
+	                        * -1: not known */
 	/* At the last open: superblocks and records of which one copy was damaged (by the medium, or torn by a crash).
-	 * Nothing was lost: the other copy counts, and was written over it. */
+	 * Nothing was lost: the other copy counts, and was written over it. UINT32_MAX: not known. */
 	uint32_t healed_copies;
 	/* Since it was opened, of drives that know Dataset Management: segments that a clear left and the drive was
 	 * told to forget, and those where that failed (which costs nothing but the drive's wear). */

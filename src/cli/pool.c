@@ -14,16 +14,24 @@ const char *cli_pool_hint(const char *path, int result)
 
 	if (result == -ENOMEDIUM && !stat(path, &st) && S_ISREG(st.st_mode))
 		return "'tutti format --overwrite' makes one of it (also of one whose format was cut short); what it "
-		       "holds "
-		       "is lost then";
+		       "holds is lost then";
+	if (result == -EBUSY)
+		return "'tutti info' looks at it all the same";
 	return "";
+}
+
+int cli_pool_refused(const struct cli_call *call, const char *const *paths, int result)
+{
+	char doing[300];
+
+	snprintf(doing, sizeof(doing), "opening %s", paths[0]);
+	return cli_fail_hint(call, result, doing, cli_pool_hint(paths[0], result));
 }
 
 struct tutti_store *cli_pool_open(const struct cli_call *call, const char *const *paths, unsigned n, int *status)
 {
 	struct tutti_store_opts o = TUTTI_STORE_OPTS_INIT;
 	struct tutti_store *s = NULL;
-	char doing[300];
 	int result;
 
 	o.paths = paths;
@@ -33,9 +41,13 @@ struct tutti_store *cli_pool_open(const struct cli_call *call, const char *const
 	cli_progress_end();
 	if (!result)
 		return s;
-	snprintf(doing, sizeof(doing), "opening %s", paths[0]);
-	*status = cli_fail_hint(call, result, doing, cli_pool_hint(paths[0], result));
+	*status = cli_pool_refused(call, paths, result);
 	return NULL;
+}
+
+int cli_pool_damage(const struct tutti_pool_info *info)
+{
+	return info->damaged_records || info->recovered_bad || info->healed_copies;
 }
 
 int cli_pool_close(const struct cli_call *call, struct tutti_store *s, int status)

@@ -9,6 +9,10 @@
 
 /* Opens the pool of the operands. On failure says so; *status is then the exit status. */
 struct tutti_store *cli_pool_open(const struct cli_call *call, const char *const *paths, unsigned n, int *status);
+/* Says why a pool could not be opened; the exit status. */
+int cli_pool_refused(const struct cli_call *call, const char *const *paths, int result);
+/* 1: its open found something of the pool's own damaged, mended or not. */
+int cli_pool_damage(const struct tutti_pool_info *info);
 /* Closes it; a failure is said, and makes the status worse. */
 int cli_pool_close(const struct cli_call *call, struct tutti_store *s, int status);
 /* Why a pool can't be opened, in terms of this command; "": nothing to add. */

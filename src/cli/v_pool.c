@@ -1,5 +1,5 @@
 /*
- * v_pool.c - verbs that look into a pool: info, ls, lookup, verify, clear.
+ * v_pool.c - verbs that open a pool to look into it or to mend it: ls, verify, clear.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -8,144 +8,6 @@
 
 #include "cli/cli.h"
 #include "cli/pool.h"
-#include "cli/report.h"
-
-/* ---- info ---- */
-
-static json_t *ns_json(uint32_t i, const struct tutti_ns_info *n)
-{
-	json_t *o =
-	    json_pack("{s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "namespace", (int)i, "model", n->model,
-	                      "digest", cli_hex(n->digest, TUTTI_KEY_BYTES), "layers", (int)n->layers, "objects_per_layer",
-	              (int)n->objects_per_layer, "block_tokens", (int)n->block_tokens, "kv_heads", (int)n->kv_heads,
-	                      "head_size", (int)n->head_size, "tp_size", (int)n->tp_size, "set_slots", (int)n->set_slots);
-	const struct {
-		const char *name;
-		uint64_t value;
-	} more[] = {{"generation", n->generation}, {"object_bytes", n->object_bytes}, {"slot_bytes", n->slot_bytes},
-	            {"segments", n->segments},     {"slots", n->slots},               {"committed", n->committed},
-	            {"reserved", n->reserved},     {"leased", n->leased},             {"evicted", n->evicted}};
-
-	for (size_t k = 0; k < sizeof(more) / sizeof(more[0]); k++)
-		json_object_set_new(o, more[k].name, cli_json_u64(more[k].value));
-	return o;
-}
-
-static json_t *pool_json(const struct tutti_pool_info *p)
-{
-	json_t *o = json_pack("{s:s, s:i, s:i, s:i, s:b}", "uuid", cli_hex(p->uuid, 16), "version", (int)p->version,
-	                      "ranks", (int)p->ranks, "devices", (int)p->n_devices, "clean", p->clean);
-	const struct {
-		const char *name;
-		uint64_t value;
-	} more[] = {{"bytes", p->bytes},
-	            {"segment_bytes", p->segment_bytes},
-	            {"segments", p->segments},
-	            {"segments_free", p->segments_free},
-	            {"segments_prewritten", p->segments_prewritten},
-	            {"epoch", p->epoch},
-	            {"index_bytes", p->index_bytes},
-	            {"recovered_slots", p->recovered_slots},
-	            {"recovered_orphans", p->recovered_orphans},
-	            {"recovered_bad", p->recovered_bad},
-	            {"damaged_records", p->damaged_records},
-	            {"healed_copies", p->healed_copies}};
-
-	for (size_t k = 0; k < sizeof(more) / sizeof(more[0]); k++)
-		json_object_set_new(o, more[k].name, cli_json_u64(more[k].value));
-	report_syncs_json(o, p);
-	return o;
-}
-
-static void print_pool(const struct tutti_pool_info *p)
-{
-	printf("%-14s %s, format version %u\n", "pool", cli_hex(p->uuid, 16), p->version);
-	printf("%-14s %s over %u device%s, %u rank%s\n", "size", cli_size(p->bytes), p->n_devices,
-	       p->n_devices == 1 ? "" : "s", p->ranks, p->ranks == 1 ? "" : "s");
-	printf("%-14s %" PRIu64 " of %s; free %" PRIu64 ", written before %" PRIu64 "\n", "segments", p->segments,
-	       cli_size(p->segment_bytes), p->segments_free, p->segments_prewritten);
-	printf("%-14s %s; epoch %" PRIu64 "\n", "last closed",
-	       p->epoch <= 1 ? "never: it is new"
-	       : p->clean    ? "cleanly"
-	                     : "not cleanly: recovered from the slots' headers",
-	       p->epoch);
-	if (!p->clean && p->epoch > 1)
-		printf("%-14s %" PRIu64 " slots; %" PRIu64 " orphans and %" PRIu64 " damaged headers left out\n",
-		       "recovered", p->recovered_slots, p->recovered_orphans, p->recovered_bad);
-	report_syncs(stdout, 14, p);
-	if (p->damaged_records)
-		printf("%-14s %" PRIu64 " records of namespaces or segments, with their blocks: 'tutti verify "
-		       "--repair' clears them away\n",
-		       "lost", p->damaged_records);
-	if (p->healed_copies)
-		printf("%-14s %u superblocks or records had a damaged copy; the other one counts, and was written over "
-		       "it\n",
-		       "healed", p->healed_copies);
-	printf("%-14s %s of memory\n", "index", cli_size(p->index_bytes));
-}
-
-static void print_ns(uint32_t i, const struct tutti_ns_info *n)
-{
-	printf("\nnamespace %u   %s\n", i, n->model);
-	printf("  %-12s %s, generation %" PRIu64 "\n", "digest", cli_hex(n->digest, TUTTI_KEY_BYTES), n->generation);
-	printf("  %-12s %u layers of %u objects of %s; %u tokens, %u KV heads of %u, tensor parallel %u\n", "block",
-	       n->layers, n->objects_per_layer, cli_size(n->object_bytes), n->block_tokens, n->kv_heads, n->head_size,
-	       n->tp_size);
-	printf("  %-12s %" PRIu64 " of %s in %" PRIu64 " segments, %u to a stripe set\n", "slots", n->slots,
-	       cli_size(n->slot_bytes), n->segments, n->set_slots);
-	printf("  %-12s %" PRIu64 " committed, %" PRIu64 " reserved, %" PRIu64 " leased, %" PRIu64
-	       " evicted since open\n",
-	       "blocks", n->committed, n->reserved, n->leased, n->evicted);
-}
-
-static int run_info(const struct cli_call *call)
-{
-	json_t *list = json_array(), *o;
-	struct tutti_pool_info info;
-	struct tutti_store *s;
-	int status = CLI_DONE, result;
-
-	s = cli_pool_open(call, call->operands, call->n_operands, &status);
-	if (!s) {
-		json_decref(list);
-		return status;
-	}
-	result = tutti_store_info(s, &info);
-	if (result)
-		status = cli_fail(call, result, "reading the pool");
-	else if (!call->json)
-		print_pool(&info);
-	for (uint32_t i = 0; !result && i < info.n_namespaces; i++) {
-		struct tutti_ns_info n;
-		struct tutti_ns *ns;
-
-		if (tutti_ns_at(s, i, &ns) || tutti_ns_get_info(ns, &n))
-			continue;
-		json_array_append_new(list, ns_json(i, &n));
-		if (!call->json)
-			print_ns(i, &n);
-	}
-	if (call->json && !result) {
-		o = pool_json(&info);
-		json_object_set(o, "namespaces", list);
-		cli_print_json(o);
-	}
-	json_decref(list);
-	return cli_pool_close(call, s, status);
-}
-
-const struct cli_verb verb_info = {
-    .name = "info",
-    .operands = "POOL...",
-    .summary = "Show what a pool is and what is in it.",
-    .description =
-        "Shows the pool's size, devices, segments and how it was closed, and for each namespace its geometry and "
-                   "its blocks. A pool that was not closed cleanly is recovered first.",
-    .example = "tutti info /var/cache/kv.pool",
-    .operands_min = 1,
-    .operands_max = TUTTI_DEVICES_MAX,
-    .run = run_info,
-};
 
 /* ---- ls ---- */
 
@@ -341,7 +203,7 @@ static int run_verify(const struct cli_call *call)
 		status = result ? cli_fail(call, result, "repairing") : CLI_DONE;
 	}
 	failed = status != CLI_DONE; /* and said so */
-	if (status == CLI_DONE && (bad || info.damaged_records || info.recovered_bad || info.healed_copies))
+	if (status == CLI_DONE && (bad || cli_pool_damage(&info)))
 		status = CLI_FINDING;
 	if (!call->json)
 		print_found(&info, a->repair && a->ns == CLI_NS_DEFAULT && !failed);

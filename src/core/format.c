@@ -111,13 +111,14 @@ static int check_once(const struct work *w, uint32_t i)
 /* Nobody else may have it open: neither a store nor a lane. */
 static int check_unused(int fd, const char *path)
 {
-	int pid = lock_lane_pid(fd, NULL);
+	int pid = lock_lane_pid(fd, NULL), rc;
 
 	if (pid)
 		return err_set(-EBUSY, "%s: process %d has it open as a pool", path, pid);
-	if (lock_store(fd))
-		return err_set(-EBUSY, "%s: a store has it open", path);
-	return 0;
+	rc = lock_store(fd);
+	if (rc == -EBUSY && lock_store_held(fd, &pid) && pid)
+		return err_set(rc, "%s: process %d has it open as a pool, or formats it", path, pid);
+	return rc == -EBUSY ? err_set(rc, "%s: another process has it open", path) : rc;
 }
 
 static int open_file(struct work *w, uint32_t i)

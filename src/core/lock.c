@@ -10,6 +10,7 @@
 #include "port/port.h"
 
 #define STORE_BYTE ((off_t)1 << 62)
+#define STORE_PIDS (STORE_BYTE + 1)
 #define LANE_BYTES (STORE_BYTE + ((off_t)1 << 48))
 #define LANE_RANGE ((off_t)1 << 48)
 #define PID_BITS 24
@@ -23,27 +24,48 @@ static int lock_at(int fd, short type, off_t start)
 	return fcntl(fd, F_OFD_SETLK, &l) ? -errno : 0;
 }
 
+/* Some lock of others in [start, start + bytes): *at is where. 0: there is none. */
+static int locked_within(int fd, off_t start, off_t bytes, off_t *at)
+{
+	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = bytes};
+
+	if (!bytes || fcntl(fd, F_OFD_GETLK, &l) || l.l_type == F_UNLCK || l.l_start < start)
+		return 0;
+	*at = l.l_start;
+	return 1;
+}
+
+static off_t own_pid(void) { return getpid() & (((off_t)1 << PID_BITS) - 1); }
+
 int lock_store(int fd)
 {
 	int rc = lock_at(fd, F_WRLCK, STORE_BYTE);
 
 	if (rc == -EAGAIN || rc == -EACCES)
 		return -EBUSY;
+	if (!rc)
+		rc = lock_at(fd, F_RDLCK, STORE_PIDS + own_pid());
 	return rc ? err_set(rc, "cannot lock the pool: %s; does its file system have locks?", err_name(rc)) : 0;
 }
 
-void lock_store_release(int fd) { lock_at(fd, F_UNLCK, STORE_BYTE); }
+int lock_store_held(int fd, int *pid)
+{
+	off_t at;
 
-/* Some lane's lock in [start, start + bytes), both counted from LANE_BYTES. 0: none. */
+	*pid = locked_within(fd, STORE_PIDS, (off_t)1 << PID_BITS, &at) ? (int)(at - STORE_PIDS) : 0;
+	return *pid || locked_within(fd, STORE_BYTE, 1, &at);
+}
+
+/* Some lane's pid in [start, start + bytes), both counted from LANE_BYTES. 0: none. */
 static int pid_within(int fd, off_t start, off_t bytes, uint64_t *epoch)
 {
-	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LANE_BYTES + start, .l_len = bytes};
+	off_t at;
 
-	if (!bytes || fcntl(fd, F_OFD_GETLK, &l) || l.l_type == F_UNLCK || l.l_start < LANE_BYTES)
+	if (!locked_within(fd, LANE_BYTES + start, bytes, &at))
 		return 0;
 	if (epoch)
-		*epoch = (uint64_t)(l.l_start - LANE_BYTES) >> PID_BITS;
-	return (int)((l.l_start - LANE_BYTES) & ((1 << PID_BITS) - 1));
+		*epoch = (uint64_t)(at - LANE_BYTES) >> PID_BITS;
+	return (int)((at - LANE_BYTES) & (((off_t)1 << PID_BITS) - 1));
 }
 
 int lock_lane_pid(int fd, uint64_t *epoch) { return pid_within(fd, 0, LANE_RANGE, epoch); }
@@ -61,7 +83,7 @@ static int other_lane_pid(int fd, uint64_t except)
 	return pid ? pid : pid_within(fd, behind, LANE_RANGE - behind, NULL);
 }
 
-static off_t own_byte(uint64_t epoch) { return LANE_BYTES + lane_at(epoch) + (getpid() & ((1 << PID_BITS) - 1)); }
+static off_t own_byte(uint64_t epoch) { return LANE_BYTES + lane_at(epoch) + own_pid(); }
 
 int lock_lane(int fd, uint64_t epoch)
 {

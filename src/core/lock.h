@@ -1,8 +1,9 @@
 /*
  * lock.h - who has a pool open: open-file-description locks on bytes far behind any data of its first device.
  *
- * One byte is the store's, exclusive. A lane locks, shared, a byte whose place encodes the pool's epoch and its pid: so
- * that whoever is refused can name who is in the way. A lock goes with its holder, however that dies.
+ * One byte is the store's, exclusive. With it the store locks, shared, a byte whose place encodes its pid, and a lane
+ * one whose place encodes the pool's epoch and its pid: so that whoever is refused can name who is in the way. A lock
+ * goes with its holder, however that dies.
  */
 #ifndef TUTTI_CORE_LOCK_H
 #define TUTTI_CORE_LOCK_H
@@ -11,7 +12,8 @@
 
 /* -EBUSY: another store holds it. */
 int lock_store(int fd);
-void lock_store_release(int fd);
+/* 1: a store has it. *pid: which process opened it; 0: not known yet, it is just coming in. */
+int lock_store_held(int fd, int *pid);
 /* 0, or the pid of some lane that has the pool open. */
 int lock_lane_pid(int fd, uint64_t *epoch);
 int lock_lane(int fd, uint64_t epoch);

@@ -24,19 +24,21 @@ static uint64_t now(void *arg)
 
 /* ---- open and close ---- */
 
-/* Who has it: the superblock names the opener that is alive, since only an opener changes it. */
+/* Who has it: the lock says which process opened it; the superblock, where that runs, once it has come in. */
 static int busy(struct tutti_store *s)
 {
+	const char *path = s->pool.path[0];
 	struct store_probe *p = malloc(sizeof(*p));
-	int rc = p ? store_probe(media_table(s->media), 0, p) : -ENOMEM;
+	int pid, known, rc = p ? store_probe(media_table(s->media), 0, p) : -ENOMEM;
 
-	if (rc)
-		err_set(-EBUSY, "%s: another process has this pool open", s->pool.path[0]);
+	lock_store_held(s->pool.fd[0], &pid);
+	known = !rc && p->owner_pid == pid;
+	if (pid)
+		err_set(-EBUSY,
+		        "%s: process %d%s%s has this pool open; one store at a time (stop it, or use another pool)",
+		        path, pid, known ? " on host " : "", known ? p->owner_host : "");
 	else
-		err_set(
-		    -EBUSY,
-		    "%s: process %d on host %s has this pool open; one store at a time (stop it, or use another pool)",
-		    s->pool.path[0], p->owner_pid, p->owner_host);
+		err_set(-EBUSY, "%s: another process is just opening this pool, or formatting it", path);
 	free(p);
 	return -EBUSY;
 }

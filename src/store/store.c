@@ -1,4 +1,4 @@
-/* store.c - a pool's store: open, close, sync, info. */
+/* store.c - a pool's store: open, close, sync, info; a look at one that another process has. */
 #include "store/state.h"
 
 #include "base/err.h"
@@ -236,4 +236,47 @@ void store_info(struct store *s, struct tutti_pool_info *out)
 	out->healed_copies = s->healed_copies;
 	out->deallocated_segments = s->deallocated_segments;
 	out->failed_deallocations = s->failed_deallocations;
+}
+
+/* What is in an index that was not read, or since an open that was not ours. */
+static void forget_unknown(struct tutti_pool_info *p)
+{
+	p->clean = -1;
+	p->healed_copies = UINT32_MAX;
+	p->sync_failing = -1;
+	p->index_bytes = p->recovered_slots = p->recovered_orphans = p->recovered_bad = TUTTI_UNKNOWN;
+	p->damaged_records = p->failed_syncs = TUTTI_UNKNOWN;
+	p->deallocated_segments = p->failed_deallocations = TUTTI_UNKNOWN;
+}
+
+/* Reads what an open reads before it takes over. */
+static int look(struct store *s, const struct store_media *m, const struct store_open_opts *o)
+{
+	int r = store_begin(s, m, o);
+
+	return r ? r : store_table_read(s);
+}
+
+int store_look(const struct store_media *m, const struct store_open_opts *o, struct tutti_pool_info *pool,
+               struct tutti_ns_info *ns, uint32_t *n)
+{
+	struct store *s = calloc(1, sizeof(*s));
+	uint32_t room = *n;
+	int r = s ? look(s, m, o) : err_set(-ENOMEM, "no memory to look at the pool");
+
+	*n = 0;
+	if (!r) {
+		store_info(s, pool);
+		forget_unknown(pool);
+	}
+	for (uint32_t i = 0; !r && i < STORE_NAMESPACES_MAX; i++) {
+		if (s->ns[i] && *n < room) {
+			store_ns_info(s->ns[i], &ns[*n]);
+			ns[*n].committed = ns[*n].reserved = ns[*n].leased = ns[*n].evicted = TUTTI_UNKNOWN;
+		}
+		*n += s->ns[i] != NULL;
+	}
+	if (s)
+		store_free(s);
+	return r;
 }

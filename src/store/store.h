@@ -71,6 +71,13 @@ int store_close(struct store *s);
 /* Frees without writing anything: what a kill would leave (tests), or after a failing device. */
 void store_abandon(struct store *s);
 void store_info(struct store *s, struct tutti_pool_info *out);
+/*
+ * The same of a pool that someone else may have open, from its superblock and records: writes nothing, heals nothing.
+ * What only the one who has it knows is TUTTI_UNKNOWN. *n in: room of ns; out: namespaces, of which the first are
+ * there.
+ */
+int store_look(const struct store_media *m, const struct store_open_opts *o, struct tutti_pool_info *pool,
+               struct tutti_ns_info *ns, uint32_t *n);
 uint64_t store_epoch(const struct store *s);
 
 /* Sync in two halves, so that the flush between them needs no lock: everything committed before begin counts as synced

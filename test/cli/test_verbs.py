@@ -421,9 +421,10 @@ def test_verify_tells_of_the_pools_own_records_once():
     assert "1 superblocks or records had a damaged copy" in run("verify", p, status=1).stdout
     assert run_json("verify", p)["healed_copies"] == 0
     damage(300)  # the first one
-    assert "healed" in run("info", p).stdout
+    assert "healed" in run("info", p, status=1).stdout  # a finding, as of verify; once
+    run("info", p)
     damage(16384 + 300)
-    info = run_json("info", p)
+    info = run_json("info", p, status=1)
     assert info["healed_copies"] == 1 and info["namespaces"][0]["model"] == model
     damage(16384 + 60 * 8192 + 300, 16384 + 60 * 8192 + 4396)  # never used
     v = run_json("verify", p, status=1)
@@ -432,7 +433,7 @@ def test_verify_tells_of_the_pools_own_records_once():
     for _ in range(2):
         v = run_json("verify", p, status=1)
         assert v["lost_records"] == 1 and not v["namespaces"] and not v["wiped"]
-    assert "--repair" in run("info", p).stdout
+    assert "--repair" in run("info", p, status=1).stdout
     v = run_json("verify", "--repair", p, status=1)
     assert v["lost_records"] == 1 and v["wiped"] == 1, v
     assert run_json("verify", p)["lost_records"] == 0
@@ -520,25 +521,73 @@ def test_no_permission():
         os.unlink(copy)
 
 
+def hold(p, *more):
+    """A process that has the pool open, and stores into it, until it is killed."""
+    holder = subprocess.Popen([TUTTI, "replay", "--pool", p, *SMALL, "--rate", "2", "--turns", "1", *more], env=ENV,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        time.sleep(1)  # the first one to open it should be the holder
+        r = subprocess.run([TUTTI, "ls", p], capture_output=True, text=True)
+        if r.returncode:
+            return holder, r
+        assert holder.poll() is None, "the holder could not open it"
+    raise AssertionError("the holder never came in")
+
+
+def end(process):
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
 def test_second_opener_is_told_who_has_it():
     p = make_pool("busy", "128M")
-    holder = subprocess.Popen([TUTTI, "replay", "--pool", p, *SMALL, "--rate", "2", "--turns", "1"], env=ENV,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    holder, r = hold(p)
     try:
-        end = time.monotonic() + 20
-        r = None
-        while time.monotonic() < end:
-            time.sleep(1)  # the first one to open it should be the holder
-            r = subprocess.run([TUTTI, "info", p], capture_output=True, text=True)
-            if r.returncode:
-                break
-            assert holder.poll() is None, "the holder could not open it"
-        assert r.returncode == 3 and str(holder.pid) in r.stderr, r
+        assert r.returncode == 3 and f"process {holder.pid} on host" in r.stderr and "tutti info" in r.stderr, r
+        for verb in (["verify"], ["clear", "--all"], ["lookup", "--keys", os.devnull]):
+            fails(3, f"process {holder.pid} ", args=[*verb, p])
+        fails(3, f"process {holder.pid} ", args=["format", "--overwrite", "--size", "64M", p])
     finally:
-        holder.send_signal(signal.SIGKILL)
-        holder.wait()
+        end(holder)
     run("info", p)  # after a kill it opens again
     assert run_json("verify", p)["damaged"] == 0
+
+
+def test_a_pool_that_is_held_is_looked_at_from_outside():
+    p = make_pool("held", "128M", replay=["--fit", "12M", "--turns", "1"])
+    before = run_json("info", p)
+    assert before["held_by"] is None and before["namespaces"][0]["committed"] > 0
+    holder, _ = hold(p)
+    try:
+        while not run_json("info", p)["namespaces"][0]["segments"]:
+            time.sleep(0.2)
+        time.sleep(1)
+        holder.send_signal(signal.SIGSTOP)  # from here on all that is written is ours
+        with open(p, "r+b") as f:  # a copy of a record that is damaged is not mended from outside
+            f.seek(16384 + 300)
+            f.write(b"damage" * 20)
+        bytes_before, stat_before = open(p, "rb").read(), os.stat(p)
+        held, text = run_json("info", p), run("info", p).stdout
+        assert open(p, "rb").read() == bytes_before and os.stat(p).st_mtime_ns == stat_before.st_mtime_ns
+        by = held["held_by"]
+        assert by == {"pid": holder.pid, "host": socket.gethostname(), "lane_pid": holder.pid}, by
+        assert f"process {holder.pid} on host {socket.gethostname()}" in text and "not known from outside" in text, text
+        # What the records say is told; what they don't is null, never a guess.
+        same = ["uuid", "version", "ranks", "devices", "bytes", "segment_bytes", "segments"]
+        assert [held[k] for k in same] == [before[k] for k in same] and held["epoch"] > before["epoch"]
+        unknown = {k for k, v in held.items() if v is None}
+        assert unknown == {"index_bytes", "recovered_slots", "recovered_orphans", "recovered_bad", "damaged_records",
+                           "healed_copies", "failed_syncs", "clean", "sync_failing"}, unknown
+        ns, was = held["namespaces"][0], before["namespaces"][0]
+        assert {k for k, v in ns.items() if v is None} == {"committed", "reserved", "leased", "evicted"}, ns
+        assert ns["slots"] >= was["slots"] > 0 and ns["digest"] == was["digest"] and ns.keys() == was.keys()
+        holder.send_signal(signal.SIGCONT)
+    finally:
+        end(holder)
+    assert run_json("info", p, status=1)["healed_copies"] == 1  # now it is
+    after = run_json("info", p)
+    assert after["held_by"] is None and after["namespaces"][0]["committed"] > 0
 
 
 def test_temporary_pools_go_with_the_program():

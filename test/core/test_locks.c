@@ -1,6 +1,6 @@
 /*
  * test_locks.c - who may: a lane that slips in while a new store opens, between its look at the locks and its new
- * epoch; a format of several devices of which one is somebody's.
+ * epoch; a format of several devices of which one is somebody's; a look at a pool that a store has.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -132,12 +132,85 @@ static void a_format_touches_all_or_none(void)
 	unlink(paths[0]);
 }
 
+struct seen {
+	struct tutti_pool_info pool;
+	struct tutti_ns_info ns;
+	int calls, held, pid, lane_pid;
+	char host[64];
+};
+
+static int see(void *arg, const struct tutti_pool_look *l)
+{
+	struct seen *s = arg;
+
+	s->calls++;
+	s->pool = *l->pool;
+	if (l->pool->n_namespaces)
+		s->ns = l->ns[0];
+	s->held = l->held;
+	s->pid = l->pid;
+	s->lane_pid = l->lane_pid;
+	snprintf(s->host, sizeof(s->host), "%s", l->host);
+	return 7;
+}
+
+static void a_look_from_outside(void)
+{
+	struct tutti_store_opts o = TUTTI_STORE_OPTS_INIT;
+	struct fault_io *f = fault_io_new(0);
+	struct tutti_pool_info info;
+	struct tutti_ns_info ns;
+	struct seen s = {0};
+	uint64_t writes;
+	char host[64];
+	struct rig r;
+
+	CHECK_EQ(gethostname(host, sizeof(host)), 0);
+	rig_up(&r, &shape);
+	o.paths = r.paths;
+	o.n_paths = 1;
+	pool_use_io(&fault_io_ops, f);
+	for (int round = 0; round < 3; round++) {
+		writes = fault_io_count(f, FAULT_WRITE);
+		CHECK_EQ(tutti_pool_look(&o, see, &s), 7);
+		CHECK_EQ(fault_io_count(f, FAULT_WRITE), writes);
+		CHECK_EQ(s.calls, round + 1);
+		CHECK_EQ(s.held, round < 2);
+		CHECK_EQ(s.pid, round < 2 ? getpid() : 0);
+		CHECK_EQ(s.lane_pid, round < 1 ? getpid() : 0);
+		CHECK(!strcmp(s.host, round < 2 ? host : ""));
+		CHECK_EQ(s.pool.clean, -1);
+		CHECK_EQ(s.pool.index_bytes, TUTTI_UNKNOWN);
+		CHECK_EQ(s.pool.n_namespaces, 1);
+		CHECK_EQ(s.ns.committed, TUTTI_UNKNOWN);
+		CHECK(!memcmp(s.ns.digest, r.digest.b, sizeof(s.ns.digest)));
+		if (round < 2) {
+			CHECK_EQ(tutti_store_info(r.store, &info), 0);
+			CHECK_EQ(tutti_ns_get_info(r.ns, &ns), 0);
+			CHECK_EQ(s.pool.epoch, info.epoch);
+			CHECK_EQ(s.pool.segments_free, info.segments_free);
+			CHECK_EQ(s.ns.slots, ns.slots);
+		}
+		if (!round)
+			CHECK_EQ(rig_close_lanes(&r), 0);
+		if (round == 1)
+			CHECK_EQ(tutti_store_close(r.store), 0);
+	}
+	CHECK_EQ(tutti_pool_look(&o, NULL, NULL), -EINVAL);
+	pool_use_io(NULL, NULL);
+	CHECK_EQ(rig_open_store(&r), 0);
+	CHECK_EQ(rig_open_lane(&r, 0), 0);
+	rig_down(&r);
+	fault_io_free(f);
+}
+
 int main(void)
 {
 	rig_dir(scratch_begin_in_memory());
 	CHECK_RUN(lanes_of_an_epoch_are_told_apart);
 	CHECK_RUN(a_lane_slips_in);
 	CHECK_RUN(a_format_touches_all_or_none);
+	CHECK_RUN(a_look_from_outside);
 	scratch_end();
 	return check_end();
 }
