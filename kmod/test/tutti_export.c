@@ -340,10 +340,37 @@ static struct pci_driver card_driver = {
 	.remove = card_remove,
 };
 
+/* ---- faults, to see that a test would see them ---- */
+
+static int fault;
+module_param(fault, int, 0);
+MODULE_PARM_DESC(fault, "1: write behind an allocation, 2: write to a freed one, 3: lose one");
+
+/* Not __init: a stack that leads here must keep its name. */
+static noinline int export_fault(void)
+{
+	char *p = kmalloc(64, GFP_KERNEL);
+
+	if (!p)
+		return -ENOMEM;
+	OPTIMIZER_HIDE_VAR(p);
+	if (fault == 1)
+		WRITE_ONCE(p[64], 1);
+	if (fault != 3)
+		kfree(p);
+	OPTIMIZER_HIDE_VAR(p);
+	if (fault == 2)
+		WRITE_ONCE(p[32], 1);
+	return 0;
+}
+
 static int __init export_init(void)
 {
-	int ret = misc_register(&export_misc);
+	int ret = fault ? export_fault() : 0;
 
+	if (ret)
+		return ret;
+	ret = misc_register(&export_misc);
 	if (ret)
 		return ret;
 	ret = pci_register_driver(&card_driver);

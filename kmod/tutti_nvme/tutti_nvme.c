@@ -374,8 +374,9 @@ static void tutti_moved(struct dma_buf_attachment *att)
 	if (!m->sgt)
 		return;
 	pci_clear_master(m->td->pdev);
-	dev_err(&m->td->pdev->dev, "%s moves memory that is pinned: stopped\n",
-		m->buf->exp_name);
+	dev_err_ratelimited(&m->td->pdev->dev,
+			    "%s moves memory that is pinned: stopped\n",
+			    m->buf->exp_name);
 }
 
 static const struct dma_buf_attach_ops tutti_attach_ops = {

@@ -111,6 +111,23 @@ static inline struct tutti_nvme_info info_of(int fd)
 	return info;
 }
 
+static inline void write_to(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	CHECK(fd >= 0);
+	CHECK_EQ(write(fd, text, strlen(text)), strlen(text));
+	close(fd);
+}
+
+/* Takes the function away from the module, as a removal of the drive does. */
+static inline void unbind(void) { write_to("/sys/bus/pci/drivers/" PNVME_DRIVER "/unbind", function); }
+static inline void bind_again(void)
+{
+	write_to("/sys/bus/pci/drivers_probe", function);
+	CHECK_EQ(access(node, F_OK), 0);
+}
+
 /* ---- a drive at work ---- */
 
 struct drive {

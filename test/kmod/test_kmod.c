@@ -229,21 +229,6 @@ static void interrupts(void)
 
 /* ---- removal ---- */
 
-static void write_to(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-
-	CHECK(fd >= 0);
-	CHECK_EQ(write(fd, text, strlen(text)), strlen(text));
-	close(fd);
-}
-
-static void bind_again(void)
-{
-	write_to("/sys/bus/pci/drivers_probe", function);
-	CHECK_EQ(access(node, F_OK), 0);
-}
-
 static void removed_while_open(void)
 {
 	struct tutti_nvme_map m;
@@ -257,7 +242,7 @@ static void removed_while_open(void)
 	write_medium(&d, 5);
 	bar = (const volatile uint32_t *)(const void *)d.fn->t.bar0;
 	CHECK_EQ(bar[REG_CSTS] & 1, 1);
-	write_to("/sys/bus/pci/drivers/" PNVME_DRIVER "/unbind", function);
+	unbind();
 	CHECK_EQ(bar[REG_CSTS], 0xffffffffu); /* and no SIGBUS */
 	CHECK_EQ(access(node, F_OK), -1);
 	CHECK_EQ(ioctl(d.fd, TUTTI_NVME_INFO, &info), -1);
@@ -295,7 +280,7 @@ static void removed_at_work(void)
 			_exit(0);
 		}
 		usleep(400000u + 7000u * (unsigned)round); /* until it works */
-		write_to("/sys/bus/pci/drivers/" PNVME_DRIVER "/unbind", function);
+		unbind();
 		kill(pid, SIGKILL);
 		CHECK_EQ(waitpid(pid, &status, 0), pid);
 		CHECK(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
