@@ -33,6 +33,13 @@
  * on what hangs on it, may be running; afterwards it is gone. Callbacks (progress, log, tutti_block_fn) run in the
  * calling thread, warnings of the store's background work in a thread of the library; none may call back.
  *
+ * Fork. What was opened before a fork is the parent's. In the child no call may be made on it: its threads are not
+ * there. tutti_store_close, tutti_lane_close, tutti_plan_finish and gio_close say so (-EINVAL) and do nothing, so that
+ * destructors may run; the memory is gone with the child. The child has none of the library's descriptors: fork closes
+ * them there, so it holds neither the pool nor its space, however long it lives (a drive it does, until it ends or
+ * calls exec). What makes a process without fork's handlers (_Fork, clone) leaves them, and the pool held. The child
+ * may open pools of its own.
+ *
  * Ownership: what a call is given stays the caller's and is read during the call alone, but for the memory of
  * tutti_lane_register. Times are CLOCK_MONOTONIC in ns; sizes are bytes. -ENOMEM may come from any call that opens,
  * makes or sends something; an error of the disk is that of the call that met it: -EIO or an NVMe status.

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/fork.h"
 #include "core/lock.h"
 #include "core/opts.h"
 #include "core/path.h"
@@ -135,6 +136,7 @@ static int open_file(struct work *w, uint32_t i)
 		rc = -errno;
 		return err_set(rc, "cannot create %s: %s", path, err_name(rc));
 	}
+	fork_guard(w->fd[i]);
 	rc = check_once(w, i);
 	return rc ? rc : check_unused(w->fd[i], path);
 }
@@ -403,7 +405,7 @@ int tutti_format(const struct tutti_format_opts *opts)
 		else if (rc && w->is_file[i] && !w->begun && ftruncate(w->fd[i], w->old_bytes[i]))
 			log_warn("%s: could not be given its old size back: %s", o->paths[i], err_name(-errno));
 		if (w->fd[i] >= 0)
-			close(w->fd[i]);
+			close(fork_unguard(w->fd[i]));
 		free(w->names[i]);
 	}
 	free(w);

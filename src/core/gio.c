@@ -113,8 +113,10 @@ int gio_init_queue(const struct gio_opts *opts, struct gio **out)
 
 int gio_close(struct gio *g)
 {
-	int rc = g ? engine_free(g->engine) : 0;
+	int rc = g ? pool_own(&g->pool, "gio_close") : 0;
 
+	if (!rc && g)
+		rc = engine_free(g->engine);
 	if (rc || !g)
 		return rc;
 	pool_close(&g->pool);

@@ -191,6 +191,9 @@ int tutti_lane_close(struct tutti_lane *l)
 
 	if (!l)
 		return 0;
+	rc = pool_own(&l->pool, "tutti_lane_close");
+	if (rc)
+		return rc;
 	if (l->n_plans && !(l->engine && engine_dead(l->engine))) /* a dead lane's plans can't be finished */
 		return err_set(-EBUSY, "%u plans are open; finish them first", l->n_plans);
 	if (l->bases.shared && !engine_dead(l->engine)) {

@@ -508,6 +508,9 @@ int tutti_plan_finish(struct tutti_plan *p, uint64_t deadline_ns, void *blob, si
 
 	if (!p)
 		return err_set(-EINVAL, "tutti_plan_finish: NULL");
+	rc = pool_own(&p->lane->pool, "tutti_plan_finish");
+	if (rc)
+		return rc;
 	if (blob && bytes_max < blob_bytes(p->dev.n))
 		return err_set(-ENOBUFS, "completion: %zu bytes are needed", blob_bytes(p->dev.n));
 	if (p->dev.op == WIRE_WRITE)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/fork.h"
 #include "core/path.h"
 #include "ctrl/nvme_ctrl.h"
 
@@ -84,7 +85,7 @@ static int open_fds(struct pool *p, const struct pool_opts *o, const char *const
 			p->n_dev++;
 			continue;
 		}
-		p->fd[i] = open(paths[i], (o->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+		p->fd[i] = fork_guard(open(paths[i], (o->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC));
 		if (p->fd[i] < 0)
 			return err_set(-errno, "cannot open %s: %s", paths[i], err_name(-errno));
 		p->n_dev++;
@@ -128,7 +129,7 @@ static int open_ctrl(struct pool *p, const struct pool_opts *o)
 	if (!rc)
 		rc = p->ops->identify(p->ctrl, &p->info);
 	if (!rc && p->nvme) {
-		p->fd[0] = nvme_lock_fd(p->ctrl);
+		p->fd[0] = fork_guard(nvme_lock_fd(p->ctrl));
 		rc = p->fd[0] < 0 ? p->fd[0] : 0;
 	}
 	return rc;
@@ -191,7 +192,7 @@ static void close_all(struct pool *p)
 	p->ctrl = NULL;
 	for (uint32_t i = 0; i < p->n_dev; i++)
 		if (p->fd[i] >= 0)
-			close(p->fd[i]);
+			close(fork_unguard(p->fd[i]));
 	p->n_dev = 0;
 }
 
@@ -240,6 +241,7 @@ int pool_open(const struct pool_opts *o, struct pool *p)
 	int rc;
 
 	memset(p, 0, sizeof(*p));
+	p->forks = fork_depth();
 	if (!o->paths || !o->n_paths || o->n_paths > TUTTI_DEVICES_MAX)
 		return err_set(-EINVAL, "%u paths given; a pool has 1 to %d", o->n_paths, TUTTI_DEVICES_MAX);
 	for (uint32_t i = 0; i < o->n_paths; i++)
@@ -258,3 +260,13 @@ int pool_open(const struct pool_opts *o, struct pool *p)
 }
 
 void pool_close(struct pool *p) { close_all(p); }
+
+int pool_own(const struct pool *p, const char *call)
+{
+	return p->forks == fork_depth()
+	           ? 0
+	           : err_set(-EINVAL,
+	                     "%s: it was opened before a fork, and this is the child, which has neither its threads "
+	                     "nor its files; leave it alone, and open the pool anew where it is used",
+	                     call);
+}

@@ -17,6 +17,7 @@ struct pool {
 	uint32_t n_dev;
 	int fd[TUTTI_DEVICES_MAX]; /* [0] carries the pool's locks; of a drive, the others are -1 */
 	int nvme;
+	uint32_t forks; /* fork_depth of the process that opened it */
 	char path[TUTTI_DEVICES_MAX][POOL_PATH_BYTES];
 	const struct ctrl_ops *ops;
 	struct ctrl *ctrl;
@@ -50,6 +51,8 @@ void pool_use_blocks(uint32_t lba_bytes, uint32_t mdts_bytes);
  */
 int pool_open(const struct pool_opts *o, struct pool *p);
 void pool_close(struct pool *p);
+/* -EINVAL: it was opened before a fork, and this is the child, which can't even close it. `call` is for the message. */
+int pool_own(const struct pool *p, const char *call);
 /* The controller of this process's choice for a data path; NULL for an unknown kind. */
 const struct ctrl_ops *pool_ctrl_ops(enum tutti_controller kind);
 

@@ -4,6 +4,7 @@
 #include "core/store.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,6 +25,9 @@ static uint64_t now(void *arg)
 
 /* ---- open and close ---- */
 
+/* 1: there is no such process here; so whoever shares its lock was made by it. */
+static int gone(int pid) { return kill(pid, 0) && errno == ESRCH; }
+
 /* Who has it: the lock says which process opened it; the superblock, where that runs, once it has come in. */
 static int busy(struct tutti_store *s)
 {
@@ -33,7 +37,12 @@ static int busy(struct tutti_store *s)
 
 	lock_store_held(s->pool.fd[0], &pid);
 	known = !rc && p->owner_pid == pid;
-	if (pid)
+	if (pid && gone(pid))
+		err_set(-EBUSY,
+		        "%s: process %d%s%s opened this pool and is not here: it runs in another container, or it is "
+		        "gone, and a process that it made holds the pool on ('fuser %s' names it: stop that one)",
+		        path, pid, known ? " on host " : "", known ? p->owner_host : "", path);
+	else if (pid)
 		err_set(-EBUSY,
 		        "%s: process %d%s%s has this pool open; one store at a time (stop it, or use another pool)",
 		        path, pid, known ? " on host " : "", known ? p->owner_host : "");
@@ -153,6 +162,9 @@ int tutti_store_close(struct tutti_store *s)
 
 	if (!s)
 		return 0;
+	rc = pool_own(&s->pool, "tutti_store_close");
+	if (rc)
+		return rc;
 	background_stop(s);
 	pthread_mutex_lock(&s->lock);
 	rc = store_close(s->st);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/fork.h"
 
 /*
  * The upper end of what a drive likes (128 to 512 KiB): a command costs the CPU the same whatever it moves. What the
@@ -77,10 +78,10 @@ static int open_fd(const struct ctrl_target *t, int extra)
 	char self[64];
 
 	if (t->fd < 0)
-		return open(t->path, flags);
+		return fork_guard(open(t->path, flags));
 	/* A description of our own, so that O_DIRECT is not put on the caller's. */
 	snprintf(self, sizeof(self), "/proc/self/fd/%d", t->fd);
-	return open(self, flags);
+	return fork_guard(open(self, flags));
 }
 
 static int open_any(const struct ctrl_target *t, int want_direct, struct ctrl_file *f)
@@ -194,7 +195,7 @@ int ctrl_file_open(const struct ctrl_target *t, uint32_t lba_bytes, int want_dir
 void ctrl_file_close(struct ctrl_file *f)
 {
 	if (f->own && f->fd >= 0)
-		close(f->fd);
+		close(fork_unguard(f->fd));
 	f->fd = -1;
 }
 

@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 
 #include "base/err.h"
+#include "base/fork.h"
 
 #define OP_FUTEX_WAIT 51  /* Linux 6.7 */
 #define OP_READV_FIXED 60 /* Linux 6.15 */
@@ -408,6 +409,8 @@ static int ring_open(struct uring *u, uint32_t entries)
 		    rc, "no memory for io_uring's rings: the memlock limit is too low; raise it (ulimit -l 8192)");
 	if (rc)
 		return err_set(rc, "io_uring can't be set up: %s", err_name(rc));
+	fork_guard(u->ring.ring_fd);
+	io_uring_ring_dontfork(&u->ring); /* its memory holds it, too */
 	return 0;
 }
 
@@ -478,6 +481,7 @@ static void uring_close(void *self)
 		io_uring_unregister_files(&u->ring);
 	if (u->bufs_fixed)
 		io_uring_unregister_buffers(&u->ring);
+	fork_unguard(u->ring.ring_fd);
 	io_uring_queue_exit(&u->ring);
 	for (uint32_t i = 0; i < BOUNCES; i++)
 		free(u->bounces[i].data);
