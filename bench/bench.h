@@ -93,6 +93,22 @@ int bench_fio(struct bench_fio *f);
 /* A file with written blocks, or a device's. */
 int bench_fio_file(const char *path, uint64_t bytes);
 
+/* ---- the kernel alone: bare.c ---- */
+
+struct bench_bare {
+	const char *file;
+	int write;
+	uint64_t offset, span_bytes, io_bytes;
+	uint8_t *memory; /* pieces of it, scattered */
+	uint64_t memory_bytes, segment_bytes;
+	double command_bytes; /* the mean; whole pieces each */
+	double gbps, cpu_per_gb; /* out */
+	uint64_t commands;
+};
+
+/* 0 or -errno. After an error commands may still be in flight: the memory must stay. */
+int bench_bare(struct bench_bare *b);
+
 /* ---- a whole stack: rig.c ---- */
 
 struct bench_shape {

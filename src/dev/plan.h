@@ -203,6 +203,8 @@ struct dev_block {
 	uint32_t rung;           /* bit per queue pair: posted, not rung */
 	struct dev_mover *mover; /* warps that move and sum data for this block (exec/mover.cuh); NULL on the host */
 	struct dev_stats stats;
+	uint64_t untimed_bytes; /* summed since the last command whose sums were timed */
+	uint32_t untimed;       /* commands, likewise */
 };
 
 /* The host's clock, on either side. */
