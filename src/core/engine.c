@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "core/pages.h"
 #include "dev/io.h"
 
 #define QUEUE_JOBS 8192u
@@ -50,6 +51,7 @@ int engine_map(struct engine *e, void *va, uint64_t bytes, int *registered)
 {
 	int rc;
 
+	pages_advise(va, bytes);
 	pthread_mutex_lock(&e->ctrl_lock);
 	rc = engine_map_memory(e, va, bytes, registered);
 	pthread_mutex_unlock(&e->ctrl_lock);

@@ -30,6 +30,7 @@ struct cell {
 	struct store_io *io; /* NULL: free */
 	uint64_t at;         /* of io, in bytes */
 	uint64_t bytes;
+	uint64_t zero_bytes; /* of its buffer, from the start: writing zeros again needs no copy */
 	struct dev_list list;
 };
 
@@ -147,6 +148,24 @@ static uint64_t piece(const struct media *m, const struct cursor *c)
 	return left < edge ? left : edge;
 }
 
+/* What the cell's buffer must hold before its command is made. */
+static void prepare(struct media *m, uint32_t id, const struct cursor *c)
+{
+	const struct store_io *io = &c->ios[c->io];
+	struct cell *cell = &m->cell[id];
+	uint8_t *buffer = m->arena + (size_t)id * m->cell_bytes;
+
+	if (c->zero && cell->zero_bytes < cell->bytes) {
+		memset(buffer, 0, cell->bytes);
+		cell->zero_bytes = cell->bytes;
+	}
+	if (c->zero)
+		return;
+	cell->zero_bytes = 0;
+	if (io->write && !c->deallocate)
+		memcpy(buffer, (const char *)io->data + c->at, cell->bytes);
+}
+
 /* Fills free cells from the cursor. Returns how many commands were made. */
 static uint32_t fill(struct media *m, struct cursor *c)
 {
@@ -164,10 +183,7 @@ static uint32_t fill(struct media *m, struct cursor *c)
 		m->cell[i].bytes = piece(m, c);
 		if (c->deallocate)
 			opcode = NVME_CMD_DSM;
-		else if (io->write && !c->zero)
-			memcpy(m->arena + (size_t)i * m->cell_bytes, (const char *)io->data + c->at, m->cell[i].bytes);
-		else if (io->write)
-			memset(m->arena + (size_t)i * m->cell_bytes, 0, m->cell[i].bytes);
+		prepare(m, i, c);
 		rc = post(m, i, opcode, io->dev, io->offset_bytes + c->at, m->cell[i].bytes);
 		if (rc) {
 			m->cell[i].io = NULL;

@@ -8,6 +8,15 @@
 
 static uint64_t round_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
+void pages_advise(void *p, uint64_t bytes)
+{
+	uint64_t start = (uint64_t)(uintptr_t)p / HUGE_BYTES * HUGE_BYTES;
+	uint64_t end = round_up((uint64_t)(uintptr_t)p + bytes, HUGE_BYTES);
+
+	if (bytes >= HUGE_BYTES)
+		madvise((void *)(uintptr_t)start, end - start, MADV_HUGEPAGE); /* refused, or in part, is fine */
+}
+
 void *pages_alloc(uint64_t bytes)
 {
 	uint64_t size = bytes < HUGE_BYTES ? bytes : round_up(bytes, HUGE_BYTES),

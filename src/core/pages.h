@@ -12,4 +12,11 @@ void *pages_alloc(uint64_t bytes);
 /* bytes as given to pages_alloc. NULL is fine. */
 void pages_free(void *p, uint64_t bytes);
 
+/*
+ * Asks for huge pages in memory of others, before it is pinned: what nobody has touched yet comes in them then. The
+ * kernel's work for a transfer is by the page, so this halves it. Begins and ends at the huge pages around, because one
+ * small page at an end makes io_uring keep the whole in small ones. Contents stay.
+ */
+void pages_advise(void *p, uint64_t bytes);
+
 #endif
