@@ -259,6 +259,15 @@ void store_ns_forget(struct store_ns *ns)
 	ns->table_peak = 0;
 }
 
+/* A block in every slot: all of the segment was written, and need not be written ahead of its next use. */
+static int is_full(struct store_ns *ns, uint64_t first)
+{
+	for (uint64_t i = 0; i < ns->geom.slots_per_segment; i++)
+		if (slot_state(&ns->slots[first + i]) != SLOT_COMMITTED)
+			return 0;
+	return 1;
+}
+
 void store_ns_empty(struct store_ns *ns)
 {
 	uint64_t spseg = ns->geom.slots_per_segment, sets = geom_sets_per_segment(&ns->geom);
@@ -268,6 +277,7 @@ void store_ns_empty(struct store_ns *ns)
 
 		if (g->state != SEGMENT_OWNED || g->owner != ns->number)
 			continue;
+		g->prewritten |= (uint8_t)is_full(ns, i * spseg);
 		memset(ns->slots + i * spseg, 0, spseg * sizeof(*ns->slots));
 		memset(ns->sets + i * sets, 0, sets * sizeof(*ns->sets));
 		g->state = SEGMENT_FREE;

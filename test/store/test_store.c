@@ -371,6 +371,31 @@ static void prewriting(void)
 	done();
 }
 
+static void what_blocks_have_filled_is_not_written_ahead(void)
+{
+	struct tutti_pool_info p;
+	struct tutti_ns_info info;
+	struct tutti_key k[64];
+
+	lane_now = 1000;
+	pool_format(1, 1, 8 << 20, 65536);
+	pool_open();
+	ns_open("m", 1, 4096, 3);
+	chain_keys(k, 1, 1);
+	CHECK_EQ(commit(NULL, k, 1, 1), 1);
+	store_ns_info(ns, &info);
+	CHECK(info.segments == 1 && info.slots > 1 && info.slots <= 64);
+	CHECK_EQ(store_ns_clear(ns), 0);
+	store_info(store, &p);
+	CHECK_EQ(p.segments_prewritten, 0); /* slots of it were never written */
+	chain_keys(k, 2, (size_t)info.slots);
+	CHECK_EQ(commit(NULL, k, (size_t)info.slots, 1), info.slots);
+	CHECK_EQ(store_ns_clear(ns), 0);
+	store_info(store, &p);
+	CHECK_EQ(p.segments_prewritten, 1);
+	done();
+}
+
 static void view_is_what_the_store_has(void)
 {
 	struct store_view v;
@@ -505,6 +530,7 @@ int main(void)
 	CHECK_RUN(the_later_of_two_copies_wins);
 	CHECK_RUN(held_segments_are_not_taken);
 	CHECK_RUN(prewriting);
+	CHECK_RUN(what_blocks_have_filled_is_not_written_ahead);
 	CHECK_RUN(view_is_what_the_store_has);
 	CHECK_RUN(wrong_devices_are_named);
 	CHECK_RUN(a_refused_size_says_which_would_do);
