@@ -1,10 +1,9 @@
 /*
  * bare.c - the kernel's own cost of our commands: a bare io_uring loop, and nothing else.
  *
- * Same file (opened for O_DIRECT and registered), same memory (registered), same command size, as many pieces of memory a
- * command, same depth; no checks, no queue pairs, no second thread. Completions are taken many at once, as our
- * controller does. What we cost above this is ours; what this costs is the kernel's for moving so many pages, and no
- * program can go below it.
+ * Same file (opened for O_DIRECT and registered), same memory (registered), same command size, as many pieces of
+ * memory a command, same depth; no checks, no queue pairs, no second thread. Completions are taken many at once, as our
+ * controller does. What we cost above this is ours; what this costs is the kernel's for so many pages and pieces.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -43,6 +42,7 @@ static uint8_t *piece(const struct bench_bare *o, uint64_t k)
 /* The next command: sizes differ by one piece, so that their mean is what was asked for. */
 static void make(struct bare *b)
 {
+	static const int opcodes[2][2] = {{IORING_OP_READV, IORING_OP_WRITEV}, {OP_READV_FIXED, OP_WRITEV_FIXED}};
 	const struct bench_bare *o = b->o;
 	double each = o->command_bytes / (double)o->segment_bytes;
 	uint64_t first = (uint64_t)((double)b->made * each), n = (uint64_t)((double)(b->made + 1) * each) - first;
@@ -53,9 +53,8 @@ static void make(struct bare *b)
 	n = n < 1 ? 1 : n > SEGMENTS_MAX ? SEGMENTS_MAX : n;
 	for (uint64_t i = 0; i < n; i++)
 		v[i] = (struct iovec){piece(o, first + i), o->segment_bytes};
-	io_uring_prep_rw(b->fixed ? o->write ? OP_WRITEV_FIXED : OP_READV_FIXED
-	                 : o->write ? IORING_OP_WRITEV : IORING_OP_READV,
-	                 s, 0, v, (unsigned)n, o->offset + b->made_bytes % o->span_bytes);
+	io_uring_prep_rw(opcodes[b->fixed][o->write != 0], s, 0, v, (unsigned)n,
+	                 o->offset + b->made_bytes % o->span_bytes);
 	s->flags |= IOSQE_FIXED_FILE;
 	s->user_data = at;
 	b->bytes[at] = (uint32_t)(n * o->segment_bytes);

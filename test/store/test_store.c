@@ -377,10 +377,7 @@ static void what_blocks_have_filled_is_not_written_ahead(void)
 	struct tutti_ns_info info;
 	struct tutti_key k[64];
 
-	lane_now = 1000;
-	pool_format(1, 1, 8 << 20, 65536);
-	pool_open();
-	ns_open("m", 1, 4096, 3);
+	simple_pool();
 	chain_keys(k, 1, 1);
 	CHECK_EQ(commit(NULL, k, 1, 1), 1);
 	store_ns_info(ns, &info);
