@@ -39,15 +39,21 @@ static const struct cli_option bench_options[] = {
     {"form", 0, CLI_CHOICE, AT(per_layer), "FORM", "plan|per-layer", 0, 0,
      "Retrieve all layers by one call (plan, default), or each by one."},
     {"controller", 0, CLI_CHOICE, AT(controller), "WHICH", "auto|virt|model|null", 0, 0,
-     "What answers the queues: files through io_uring (virt), memory (model), or nobody, at once (null: the ceiling of "
+     "What answers the queues: files through io_uring (virt, and the default: auto), memory (model), or nobody, at "
+     "once "
+     "(null: the ceiling of "
      "the "
      "software; nothing is checked)."},
     {"executor", 0, CLI_CHOICE, AT(executor), "WHICH", CLI_EXECUTORS, 0, 0, CLI_EXECUTOR_HELP},
-    {"sms", 0, CLI_COUNT, AT(sms), "N", NULL, 0, 64, "Executor blocks. 0 (default): the lane's own choice."},
-    {"depth", 0, CLI_COUNT, AT(depth), "N", NULL, 0, 4096, "Commands in flight a block. 0 (default): 64."},
+    {"sms", 0, CLI_COUNT, AT(sms), "N", NULL, 0, 64,
+     "Executor blocks: threads that run the I/O kernels, or as many of a GPU's SMs. 0 (default): the lane's own "
+     "choice."},
+    {"depth", 0, CLI_COUNT, AT(depth), "N", NULL, 0, 4096,
+     "Commands in flight of each executor block. 0 (default): 64."},
     {"bounce-memory", 0, CLI_BYTES, AT(bounce), "SIZE", NULL, 0, 0, "Bound of bounce buffers. 0 (default): 16M."},
     {"prp", 0, CLI_FLAG, AT(prp), NULL, NULL, 0, 0, "Describe memory to the controller by PRP lists instead of SGL."},
-    {"no-verify", 0, CLI_FLAG, AT(no_verify), NULL, NULL, 0, 0, "Checksums are not compared on retrieve."},
+    {"no-verify", 0, CLI_FLAG, AT(no_verify), NULL, NULL, 0, 0,
+     "Checksums are not compared on retrieve. Default: they are."},
     {"pool", 'p', CLI_TEXT, AT(pool), "PATH", NULL, 0, 0,
      "Use this pool (in a namespace of its own, removed afterwards). Default: a temporary one."},
     {"dir", 'd', CLI_TEXT, AT(dir), "FOLDER", NULL, 0, 0, "Where the temporary pool goes. Default: $TMPDIR or /tmp."},

@@ -114,20 +114,26 @@ static void check_uring(struct doctor *d)
 	struct io_uring_params p = {0};
 	int ring = (int)syscall(SYS_io_uring_setup, 8, &p);
 	struct utsname u = {0};
+	struct rlimit lock = {0};
 	int error = errno;
-	char off[16];
+	char off[16], text[24];
 
 	uname(&u);
+	if (ring < 0 && error == ENOMEM && !getrlimit(RLIMIT_MEMLOCK, &lock)) {
+		d->unusable = "io_uring";
+		line(d, "io_uring", TUTTI_DOCTOR_MISSING, "ulimit -l 8192  # or LimitMEMLOCK=8M in the service's unit",
+		     "the memlock limit (%s) leaves no room for its rings; files can't be used as pools",
+		     tutti_format_bytes(lock.rlim_cur, text));
+		return;
+	}
 	if (ring < 0) {
 		first_line("/proc/sys/kernel/io_uring_disabled", off, sizeof(off));
 		d->unusable = "io_uring";
 		line(d, "io_uring", TUTTI_DOCTOR_MISSING,
 		     *off && *off != '0' ? "sysctl kernel.io_uring_disabled=0"
 		     : error == EPERM    ? "allow io_uring_setup in the container's seccomp profile"
-		     : error == ENOMEM   ? "ulimit -l 8192  # or LimitMEMLOCK=8M in the service's unit"
 		                         : "boot a kernel of 5.11 or later",
-		     "the kernel (%s) refuses it: %s%s%s; files can't be used as pools", u.release,
-		     error == ENOMEM ? "the memlock limit is too low for its rings" : strerror(error),
+		     "the kernel (%s) refuses it: %s%s%s; files can't be used as pools", u.release, strerror(error),
 		     *off && *off != '0' ? ", kernel.io_uring_disabled=" : "", *off != '0' ? off : "");
 		return;
 	}

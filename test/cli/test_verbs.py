@@ -18,7 +18,7 @@ TUTTI = os.path.abspath(os.path.join(os.environ.get("BUILD") or os.path.join(ROO
 WORK = tempfile.mkdtemp(dir=os.environ.get("TUTTI_TEST_DIR"))
 ENV = dict(os.environ, TUTTI_TRACES=os.path.join(ROOT, "traces"), TMPDIR=WORK, LC_ALL="C")
 SMALL = ["--model", "4,2,64,2", "--block-tokens", "64", "--no-ceiling"]  # objects of 16 KiB
-VERBS = ["demo", "format", "info", "ls", "lookup", "verify", "clear", "bench", "replay", "doctor", "version", "help"]
+VERBS = ["demo", "format", "info", "ls", "lookup", "verify", "clear", "bench", "replay", "doctor", "nvme", "version", "help"]
 # An instrumented build is slow, but a hang must end.
 TIMEOUT_S = 100
 
@@ -64,6 +64,7 @@ def test_help_has_an_example_for_each_verb():
         text = run(v, "--help").stdout
         assert f"$ tutti {v}" in text and "--format" in text and "Exit status" in text, text
         assert f"  {v} " in listing, listing
+        assert run("help", v).stdout == text
         long = [x for x in text.split("\n") if len(x) > 80 and "$ " not in x and "|" not in x]
         assert not long, long
     assert {x["verb"] for x in run_json("help")["verbs"]} >= set(VERBS)
@@ -604,6 +605,32 @@ def test_temporary_pools_go_with_the_program():
         assert set(os.listdir(WORK)) == before
 
 
+def test_a_temporary_pool_goes_when_nobody_reads():
+    before = set(os.listdir(WORK))
+    child = subprocess.Popen([TUTTI, "bench", "--layers", "2", "--blocks", "4", "--object-size", "4K", "--no-ceiling",
+                              "--rounds", "1"], env=ENV, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    child.stdout.close()
+    assert child.wait(TIMEOUT_S) == 128 + signal.SIGPIPE
+    assert set(os.listdir(WORK)) == before
+
+
+def test_doctor_names_the_memlock_limit():
+    if os.geteuid() != 0 or not shutil.which("setpriv") or not shutil.which("prlimit"):
+        raise Skip("needs root, setpriv and prlimit to become nobody with a memlock limit of 0")
+    copy = "/tmp/tutti-test-memlock-%d" % os.getpid()
+    try:
+        shutil.copy(TUTTI, copy)
+        os.chmod(copy, 0o755)
+        r = subprocess.run(["prlimit", "--memlock=0:0", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+                            copy, "doctor", "/tmp", "--format", "json"], capture_output=True, text=True, env=ENV)
+        lines = {x["name"]: x for x in json.loads(r.stdout)["lines"]}
+    finally:
+        os.unlink(copy)
+    if lines["io_uring"]["state"] == "ok":
+        raise Skip("this kernel's rings take nothing of the memlock limit")
+    assert "memlock limit (0)" in lines["io_uring"]["detail"] and "ulimit -l" in lines["io_uring"]["remedy"], lines
+
+
 def test_doctor():
     d = run_json("doctor", WORK)
     names = {x["name"] for x in d["lines"]}
@@ -618,6 +645,10 @@ def test_doctor_where_no_pool_can_be():
         states = {x["name"]: x["state"] for x in run_json("doctor", where)["lines"]}
         assert states["would be used"] == "missing", (where, states)
     fails(3, "none", args=["doctor", path("none")])
+
+
+def test_demo_says_that_a_folder_is_not_there():
+    fails(3, "none", "No such file or directory", args=["demo", "--dir", path("none")])
 
 
 def test_small_demo():
