@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 import os
 from typing import Any
@@ -91,10 +92,20 @@ def facts_of(config: Any, kv_caches: dict[str, Any], kv_cache_config: Any) -> tu
                  dtype if cache_dtype == "auto" else f"{dtype} as {cache_dtype}", _backend(config, list(kv_caches))), layout
 
 
-def spec_of(config: Any, options: Options, facts: Facts, block_tokens: int) -> NamespaceSpec:
+def _weights(config: Any, options: Options) -> bytes:
+    """Of the model and, where one guesses ahead for it, of the draft model: its KV lies in the same blocks."""
     model = config.model_config
-    weights = weights_digest(model.model, model.revision, model.hf_config.to_dict(), str(model.dtype),
-                             str(config.load_config.load_format), options.weights)
+    models = [model]
+    draft = getattr(config.speculative_config, "draft_model_config", None)
+    if draft is not None and draft.model != model.model:
+        models.append(draft)
+    digests = [weights_digest(m.model, m.revision, m.hf_config.to_dict(), str(m.dtype),
+                              str(config.load_config.load_format), options.weights) for m in models]
+    return digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
+
+
+def spec_of(config: Any, options: Options, facts: Facts, block_tokens: int) -> NamespaceSpec:
+    model, weights = config.model_config, _weights(config, options)
     name = os.path.basename(model.model.rstrip("/")) if os.path.isdir(model.model) else model.model
     return NamespaceSpec(name[-255:], weights, facts.kv_dtype, facts.backend[:255], block_tokens,
                          model.get_total_num_kv_heads(), model.get_head_size(),
