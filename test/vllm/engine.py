@@ -9,13 +9,15 @@ PLAN: {"model", "options" (of LLM), "connector" (kv_connector_extra_config; none
 "salt", "lora", "continues" (index of an answer: its prompt and tokens come first)}, or {"sleep_s"}, or {"forget": [answer,
 n]}: vLLM's own prefix cache loses what that answer has from its n-th block on, or {"kill": true}: SIGKILL to itself as soon
 as a store is in flight. OUT: a list with one entry a request: tokens, logprobs, kv (a digest of each whole block as the
-request left it, all layers), cached (prompt tokens not computed), seconds to the first token and in all, finish.
+request left it, all layers), cached (prompt tokens not computed), seconds to the first token and in all, finish, and
+with speculative decoding drafts, of all requests so far.
 With "checked" every loaded byte is compared with what was stored (see checked.py), and OUT ends with the sums.
 
     engine.py PLAN.json
 
 PLAN with "answers" (a descriptor) instead of "requests": reads a request a line from stdin ({"reset": 1}: empties vLLM's own
-prefix cache), and writes an answer a line to it, the first when it is ready: {"refused": why} if it can't be. See live.py.
+prefix cache; {"settle": 1}: steps while the connector has work of its own, as a server does), and writes an answer a line
+to it, the first when it is ready: {"refused": why} if it can't be. See live.py.
 """
 import hashlib
 import json
@@ -24,6 +26,7 @@ import random
 import sys
 import time
 
+SETTLE_S = 20
 TAIL = 8  # tokens of a prompt that come from tail_seed
 
 
@@ -98,6 +101,12 @@ class Watch:
         self.manager.block_pool.evict_blocks(set(blocks))
 
 
+def drafts_of(llm):
+    """[guessed tokens, those of them that were right]."""
+    found = {m.name: getattr(m, "value", 0) for m in llm.get_metrics()}
+    return [found.get(f"vllm:spec_decode_num_{kind}_tokens", 0) for kind in ("draft", "accepted")]
+
+
 def play(llm, watch, group, before):
     from vllm import SamplingParams
     from vllm.lora.request import LoRARequest
@@ -123,6 +132,17 @@ def play(llm, watch, group, before):
     return answers
 
 
+def settle(llm):
+    """Seconds until the connector has no work left; None: it has some after SETTLE_S."""
+    connector, began = llm.llm_engine.engine_core.engine_core.scheduler.connector, time.monotonic()
+    pending = getattr(connector, "has_pending_push_work", lambda: False)
+    while pending():
+        if time.monotonic() - began > SETTLE_S:
+            return None
+        llm.llm_engine.step()
+    return time.monotonic() - began
+
+
 def serve(plan):
     with os.fdopen(plan["answers"], "w", buffering=1) as answers:
         try:
@@ -135,6 +155,8 @@ def serve(plan):
             request = json.loads(line)
             if "reset" in request:
                 said = {"reset": llm.reset_prefix_cache()}
+            elif "settle" in request:
+                said = {"s": settle(llm)}
             else:
                 said = play(llm, None, request, [])[0]
             answers.write(json.dumps(said) + "\n")
@@ -160,6 +182,8 @@ def main():
             checked.kill_with(sys.argv[2], answers)
         else:
             answers += play(llm, watch, group, answers)
+            if "speculative_config" in plan.get("options", {}):
+                answers[-1]["drafts"] = drafts_of(llm)
     if plan.get("checked"):
         import checked
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Tutti beside other caches in the same vLLM on CPU: the same requests, one system after the other, round by round.
 
-    peers.py VENV [--lmcache FOLDER] [--tokens N,N] [--rounds N] [--out FILE.json]
+    peers.py VENV [--lmcache FOLDER] [--tokens N,N] [--rounds N] [--systems NAME,NAME] [--out FILE.json]
 
 All engines live at once, one process each, and only one of them has work. A round, for each length and system: a new
 document is asked (cold: it is computed, and stored), vLLM's own prefix cache is emptied, and the document is asked with
 another last line (hit). "none" computes that, too; "memory" keeps vLLM's own prefix cache, as the bound. Load GB/s are
-KV bytes by the time that a hit takes longer than "memory", for all systems alike.
+KV bytes by the time that a hit takes longer than "memory", for all systems alike. Store GB/s are KV bytes by the time
+from a cold answer until the process has given so many bytes to the disk (or to the page cache, if it writes there);
+"in the time" means that this had happened when the answer came, so that it is in the cold time.
 """
 import argparse
 import json
@@ -23,6 +25,9 @@ from live import Live
 from run import BLOCK, Bench
 
 HERE = pathlib.Path(__file__).resolve().parent
+LAYERS, KV_HEADS, HEAD = 4, 8, 32
+BLOCK_BYTES = LAYERS * KV_HEADS * 2 * HEAD * 4 * BLOCK
+WRITE_S = 20  # longest wait until a document is written
 
 
 def systems(bench, lmcache):
@@ -53,15 +58,39 @@ def systems(bench, lmcache):
     return found
 
 
+def gave_up(s):
+    """LMCache goes on, and stores nothing, where it finds that it can't work."""
+    lines = s.log().splitlines()
+    at = next((i for i, line in enumerate(lines) if "will operate in degraded mode" in line), 0)
+    return lines[at - 1] if at else None
+
+
+def written(s):
+    """Bytes that a system's process has written to files so far."""
+    with open(f"/proc/{s.process.pid}/io") as io:
+        return next(int(line.split()[1]) for line in io if line.startswith("write_bytes"))
+
+
+def seconds_to_write(s, goal):
+    began = time.monotonic()
+    while written(s) < goal:
+        if time.monotonic() - began > WRITE_S:
+            return None
+        time.sleep(0.002)
+    return time.monotonic() - began
+
+
 def one_round(running, n, seed):
     """Each system gets the same two requests; who begins changes from round to round."""
     k = seed % len(running)
     for s in running[k:] + running[:k]:
         s.ask(reset=1)
-        rows = s.rows.setdefault(n, {"cold": [], "hit": [], "cached": []})
+        rows = s.rows.setdefault(n, {"cold": [], "store": [], "hit": [], "cached": []})
+        goal = written(s) + (n - 1) // BLOCK * BLOCK_BYTES
         rows["cold"].append(s.ask(seed=seed, tokens=n, max_tokens=1)["s"])
-        time.sleep(2)
-        s.ask(seed=3, tokens=40, max_tokens=1)  # an engine step, in which what was stored is found to be
+        if s.stores:
+            rows["store"].append(seconds_to_write(s, goal))
+        s.ask(settle=1)
         if s.name != "memory":
             s.ask(reset=1)
         hit = s.ask(seed=seed, tokens=n, tail_seed=seed, max_tokens=1)
@@ -70,17 +99,28 @@ def one_round(running, n, seed):
         rows.setdefault("tokens", []).append(hit["tokens"])
 
 
-def report(running, lengths, block_bytes):
-    print(f"{'':16} {'tokens':>7} {'cold s':>21} {'hit s':>21} {'cached':>7} {'load GB/s':>9}")
-    spread = lambda v: f"{statistics.median(v):.3f} ({min(v):.3f}-{max(v):.3f})"  # noqa: E731
+def spread(seconds):
+    return f"{statistics.median(seconds):.3f} ({min(seconds):.3f}-{max(seconds):.3f})"
+
+
+def store_rate(row, n_bytes):
+    times = [t for t in row["store"] if t is not None]
+    if len(times) < len(row["store"]) or not times:
+        return "not seen" if row["store"] else ""
+    median = statistics.median(times)
+    return f"{n_bytes / median / 1e9:.2f}" if median > 0.005 else "in the time"
+
+
+def report(running, lengths):
+    print(f"{'':16} {'tokens':>7} {'cold s':>21} {'hit s':>21} {'cached':>7} {'load GB/s':>9} {'store GB/s':>11}")
     for n in lengths:
-        base = next(statistics.median(s.rows[n]["hit"]) for s in running if s.name == "memory")
+        base = next((statistics.median(s.rows[n]["hit"]) for s in running if s.name == "memory"), None)
         for s in running:
             r = s.rows[n]
-            more = statistics.median(r["hit"]) - base
-            rate = r["cached"][-1] // BLOCK * block_bytes / more / 1e9 if s.name not in ("none", "memory") and more > 0 else 0
+            more = statistics.median(r["hit"]) - base if base is not None and s.stores else 0
+            rate = r["cached"][-1] // BLOCK * BLOCK_BYTES / more / 1e9 if more > 0 else 0
             print(f"{s.name:16} {n:7} {spread(r['cold']):>21} {spread(r['hit']):>21} {r['cached'][-1]:7} "
-                  f"{f'{rate:.2f}' if rate else '':>9}")
+                  f"{f'{rate:.2f}' if rate else '':>9} {store_rate(r, (n - 1) // BLOCK * BLOCK_BYTES):>11}", flush=True)
 
 
 def main():
@@ -98,30 +138,33 @@ def main():
     running, failed = [], 0
     try:
         bench = Bench(args.venv, folder)
-        subprocess.run([bench.python, HERE / "model.py", folder, "--layers", "4", "--hidden", "512", "--kv-heads", "8",
-                        "--positions", str(max(lengths) + 512)], env=bench.env(), check=True, capture_output=True)
-        options = {"max_model_len": max(lengths) + 256, "max_num_batched_tokens": 4096, "enable_prefix_caching": True}
+        subprocess.run([bench.python, HERE / "model.py", folder, "--layers", str(LAYERS), "--hidden", "256",
+                        "--kv-heads", str(KV_HEADS), "--positions", str(max(lengths) + 512)], env=bench.env(),
+                       check=True, capture_output=True)
+        # In one piece: vLLM's example stores what a request's first step computes, and no more.
+        options = {"max_model_len": max(lengths) + 256, "max_num_batched_tokens": max(lengths) + 256,
+                   "enable_prefix_caching": True}
         for name, (transfer, env) in systems(folder, args.lmcache).items():
             if args.systems and name not in args.systems.split(","):
                 continue
             s = Live(name, bench, {"options": options, "transfer": transfer}, env)
-            if s.refused:
-                print(f"# {name} does not run here: {s.refused}")
+            why = s.refused or gave_up(s)
+            if why:
+                print(f"# {name} does not run here: {why}")
                 print("".join(f"#   {line}\n" for line in s.log().splitlines() if "Error" in line or "Exception" in line))
                 s.close()
                 continue
-            s.rows = {}
+            s.rows, s.stores = {}, transfer is not None
             running.append(s)
-        for n in lengths:
-            one_round(running, n, 1000 + n)  # warm-up
+        one_round(running, min(lengths), 1000)  # warm-up
         for s in running:
             s.rows.clear()
         for i in range(args.rounds):
             for n in lengths:
                 one_round(running, n, 2000 + 100 * i + n)
-        report(running, lengths, 4 * 8 * 2 * 32 * 4 * BLOCK)
+            report(running, lengths)
         for n in lengths:  # whoever answers otherwise than the engine alone has loaded something wrong
-            want = next(s.rows[n]["tokens"] for s in running if s.name == "memory")
+            want = next(s.rows[n]["tokens"] for s in running if s.name in ("memory", "none"))
             for s in running:
                 if s.rows[n]["tokens"] != want:
                     print(f"# {s.name}, {n} tokens: other tokens than those of vLLM's own prefix cache")
