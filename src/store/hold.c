@@ -27,11 +27,59 @@ void store_hold_init(struct store *s)
 
 static uint32_t hold_index(const struct store *s, const struct hold *h) { return (uint32_t)(h - s->holds); }
 
+/* The place in holds of an id that was given out. */
+static uint32_t id_index(uint64_t id)
+{
+	_Static_assert(STORE_LEASES_MAX <= 1u << ID_INDEX_BITS && !(STORE_LEASES_MAX & (STORE_LEASES_MAX - 1)),
+	               "the index of a hold is the low bits of its id");
+	return (uint32_t)(id & (STORE_LEASES_MAX - 1));
+}
+
+/* How many the namespace has out of this kind. */
+static uint64_t *out_of_kind(const struct hold *h)
+{
+	return h->kind == HOLD_LEASE ? &h->ns->n_leases : &h->ns->n_reservations;
+}
+
+/* Given back ones first: those behind hold_fresh were never touched. */
+static struct hold *unused_take(struct store *s)
+{
+	struct hold *h;
+
+	if (s->hold_free == NONE)
+		return &s->holds[s->hold_fresh++];
+	h = &s->holds[s->hold_free];
+	s->hold_free = h->next;
+	return h;
+}
+
+static void used_link(struct store *s, struct hold *h)
+{
+	uint32_t i = hold_index(s, h);
+
+	h->prev = NONE;
+	h->next = s->hold_first;
+	if (h->next != NONE)
+		s->holds[h->next].prev = i;
+	s->hold_first = i;
+	s->n_holds++;
+}
+
+static void used_unlink(struct store *s, const struct hold *h)
+{
+	if (h->prev != NONE)
+		s->holds[h->prev].next = h->next;
+	else
+		s->hold_first = h->next;
+	if (h->next != NONE)
+		s->holds[h->next].prev = h->prev;
+	s->n_holds--;
+}
+
 static struct hold *hold_take(struct store_ns *ns, enum hold_kind kind, uint64_t lease_ns, uint64_t now)
 {
 	struct store *s = ns->s;
 	struct hold *h;
-	uint32_t i;
 
 	if (s->n_holds == STORE_LEASES_MAX)
 		store_hold_sweep(s, 1);
@@ -40,50 +88,27 @@ static struct hold *hold_take(struct store_ns *ns, enum hold_kind kind, uint64_t
 		        STORE_LEASES_MAX);
 		return NULL;
 	}
-	/* Given back ones first: those behind hold_fresh were never touched. */
-	i = s->hold_free != NONE ? s->hold_free : s->hold_fresh++;
-	h = &s->holds[i];
-	if (s->hold_free != NONE)
-		s->hold_free = h->next;
+	h = unused_take(s);
 	memset(h, 0, sizeof(*h));
-	h->id = ++s->hold_generation << ID_INDEX_BITS | i;
+	h->id = ++s->hold_generation << ID_INDEX_BITS | hold_index(s, h);
 	h->kind = kind;
 	h->ns = ns;
 	h->expiry_ns = lease_ns > UINT64_MAX - now ? UINT64_MAX : now + lease_ns;
-	h->prev = NONE;
-	h->next = s->hold_first;
-	if (h->next != NONE)
-		s->holds[h->next].prev = i;
-	s->hold_first = i;
+	used_link(s, h);
 	if (h->expiry_ns < s->next_expiry_ns)
 		s->next_expiry_ns = h->expiry_ns;
-	s->n_holds++;
-	if (kind == HOLD_LEASE)
-		ns->n_leases++;
-	else
-		ns->n_reservations++;
+	++*out_of_kind(h);
 	return h;
 }
 
 static void hold_give(struct store *s, struct hold *h)
 {
-	uint32_t i = hold_index(s, h);
-
-	if (h->prev != NONE)
-		s->holds[h->prev].next = h->next;
-	else
-		s->hold_first = h->next;
-	if (h->next != NONE)
-		s->holds[h->next].prev = h->prev;
-	if (h->kind == HOLD_LEASE)
-		h->ns->n_leases--;
-	else
-		h->ns->n_reservations--;
+	used_unlink(s, h);
+	--*out_of_kind(h);
 	h->kind = HOLD_NONE;
 	h->id = 0;
 	h->next = s->hold_free;
-	s->hold_free = i;
-	s->n_holds--;
+	s->hold_free = hold_index(s, h);
 }
 
 /* Takes what is not published out of the index; the slots stay DEAD. */
@@ -124,18 +149,23 @@ static void hold_expire(struct store *s, struct hold *h)
 	reservation_end(s, h);
 }
 
-/* Publishes the first blocks of the reservation as far as they are complete and their parents published. */
+/* slot.commit of a reserved slot that every rank has reported. */
+static uint32_t all_ranks(const struct store *s) { return (1u << s->super.ranks) - 1; }
+
+/* 1: every rank has written it, and its parent is published. */
+static int publishable(const struct store_ns *ns, const struct slot *s)
+{
+	return slot_state(s) == SLOT_RESERVED && s->commit == all_ranks(ns->s) &&
+	       (s->parent == NONE || slot_state(slot_at(ns, s->parent)) == SLOT_COMMITTED);
+}
+
+/* Publishes the first blocks of the reservation, up to one that can't be yet. */
 static void publish(struct store_ns *ns, struct hold *h)
 {
-	uint32_t all = (1u << ns->s->super.ranks) - 1;
-
-	while (h->slot != NONE) {
+	while (h->slot != NONE && publishable(ns, slot_at(ns, h->slot))) {
 		uint32_t at = h->slot;
 		struct slot *s = slot_at(ns, at);
 
-		if (slot_state(s) != SLOT_RESERVED || s->commit != all ||
-		    (s->parent != NONE && slot_state(slot_at(ns, s->parent)) != SLOT_COMMITTED))
-			return;
 		h->slot = s->b;
 		h->parent = s->key;
 		h->published++;
@@ -203,10 +233,8 @@ void store_hold_sweep(struct store *s, int now)
 static struct hold *hold_find(struct store_ns *ns, const struct tutti_lease *lease)
 {
 	struct store *s = ns->s;
-	struct hold *h = &s->holds[lease->id & (STORE_LEASES_MAX - 1)];
+	struct hold *h = &s->holds[id_index(lease->id)];
 
-	_Static_assert(STORE_LEASES_MAX <= 1u << ID_INDEX_BITS && !(STORE_LEASES_MAX & (STORE_LEASES_MAX - 1)),
-	               "the index of a hold is the low bits of its id");
 	store_hold_sweep(s, 0);
 	return lease->id && lease->epoch == s->super.epoch && h->id == lease->id && h->ns == ns ? h : NULL;
 }
@@ -426,11 +454,38 @@ static void block_fill(const struct store_ns *ns, uint32_t slot, struct store_bl
 	b->key = s->key;
 }
 
+/* Of a lease: upwards, from its last block. */
+static void lease_blocks(const struct store_ns *ns, const struct hold *h, size_t first, size_t n,
+                         struct store_hold_info *info, struct store_block *blocks)
+{
+	uint32_t at = h->slot;
+
+	for (size_t i = h->n_blocks; i-- > first; at = slot_at(ns, at)->parent)
+		if (i < first + n)
+			block_fill(ns, at, &blocks[i - first]);
+	if (at != NONE)
+		info->parent = slot_at(ns, at)->key;
+}
+
+/* Of a reservation: down its list, which begins behind what is published. */
+static void reservation_blocks(const struct store_ns *ns, const struct hold *h, size_t first, size_t n,
+                               struct store_hold_info *info, struct store_block *blocks)
+{
+	uint32_t at = h->slot;
+
+	info->parent = h->parent;
+	for (size_t i = h->published; i < first + n; at = slot_at(ns, at)->b, i++) {
+		if (i < first)
+			info->parent = slot_at(ns, at)->key;
+		else
+			block_fill(ns, at, &blocks[i - first]);
+	}
+}
+
 int store_hold_blocks(struct store_ns *ns, const struct tutti_lease *lease, size_t first, size_t n,
                       struct store_hold_info *info, struct store_block *blocks)
 {
-	struct hold *h = hold_find(ns, lease);
-	uint32_t at;
+	const struct hold *h = hold_find(ns, lease);
 
 	if (!h || h->released)
 		return err_set(
@@ -442,25 +497,33 @@ int store_hold_blocks(struct store_ns *ns, const struct tutti_lease *lease, size
 	info->op = h->kind == HOLD_LEASE ? TUTTI_RETRIEVE : TUTTI_STORE;
 	info->n_blocks = h->n_blocks;
 	info->sequence = h->sequence;
-	at = h->slot;
-	if (h->kind == HOLD_LEASE) {
-		for (size_t i = h->n_blocks; i-- > first; at = slot_at(ns, at)->parent)
-			if (i < first + n)
-				block_fill(ns, at, &blocks[i - first]);
-		if (at != NONE)
-			info->parent = slot_at(ns, at)->key;
-		return 0;
-	}
-	if (n && first < h->published)
+	if (h->kind == HOLD_RESERVATION && n && first < h->published)
 		return err_set(-ESTALE, "block %zu of the reservation is published already", first);
-	info->parent = h->parent;
-	for (size_t i = h->published; i < first + n; at = slot_at(ns, at)->b, i++) {
-		if (i < first)
-			info->parent = slot_at(ns, at)->key;
-		else
-			block_fill(ns, at, &blocks[i - first]);
-	}
+	if (h->kind == HOLD_LEASE)
+		lease_blocks(ns, h, first, n, info, blocks);
+	else
+		reservation_blocks(ns, h, first, n, info, blocks);
 	return 0;
+}
+
+/* 1: it ended because every rank had reported all of it; a report that comes once more changes nothing. */
+static int reported_before(const struct store *s, const struct tutti_lease *r)
+{
+	return r->id && r->epoch == s->super.epoch && s->holds[id_index(r->id)].done_id == r->id;
+}
+
+/* What one rank says of one block. The first word counts. */
+static void report_block(struct store_ns *ns, struct hold *h, uint32_t at, uint32_t rank, int32_t result)
+{
+	struct slot *slot = slot_at(ns, at);
+
+	if (slot->commit >> rank & 1)
+		return;
+	slot->commit |= 1u << rank;
+	if (slot->commit == all_ranks(ns->s))
+		h->unreported--;
+	if (result && slot_state(slot) == SLOT_RESERVED)
+		store_tree_drop(ns, at);
 }
 
 int store_report(struct store_ns *ns, const struct tutti_lease *reservation, uint32_t rank, size_t first, size_t n,
@@ -468,10 +531,9 @@ int store_report(struct store_ns *ns, const struct tutti_lease *reservation, uin
 {
 	struct store *s = ns->s;
 	struct hold *h = hold_find(ns, reservation);
-	uint32_t at, all = (1u << s->super.ranks) - 1;
+	uint32_t at;
 
-	if (!h && reservation->id && reservation->epoch == s->super.epoch &&
-	    s->holds[reservation->id & (STORE_LEASES_MAX - 1)].done_id == reservation->id)
+	if (!h && reported_before(s, reservation))
 		return 0;
 	if (!h || h->kind != HOLD_RESERVATION)
 		return err_set(-ESTALE,
@@ -483,17 +545,9 @@ int store_report(struct store_ns *ns, const struct tutti_lease *reservation, uin
 		               h->n_blocks);
 	ns->clock++;
 	at = h->slot;
-	for (size_t i = h->published; i < first + n; at = slot_at(ns, at)->b, i++) {
-		struct slot *slot = slot_at(ns, at);
-
-		if (i < first || slot->commit >> rank & 1)
-			continue;
-		slot->commit |= 1u << rank;
-		if (slot->commit == all)
-			h->unreported--;
-		if (results[i - first] && slot_state(slot) == SLOT_RESERVED)
-			store_tree_drop(ns, at);
-	}
+	for (size_t i = h->published; i < first + n; at = slot_at(ns, at)->b, i++)
+		if (i >= first)
+			report_block(ns, h, at, rank, results[i - first]);
 	store_hold_look(s, hold_index(s, h));
 	store_hold_settle(s);
 	return 0;

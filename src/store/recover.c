@@ -155,31 +155,37 @@ static int retry(struct scan *c, struct store_io *io)
 	         : 0;
 }
 
-static int window_read(struct scan *c)
+/* Headers that could not be read count as zeros. */
+static void judge_run(struct scan *c, uint32_t k)
 {
 	uint32_t ranks = c->s->super.ranks;
-	int r = c->n_ios ? c->s->media.io(c->s->media.self, c->ios, c->n_ios) : 0;
+	int unread = 0;
 
-	if (r) {
-		for (uint32_t i = 0; i < c->n_ios; i++)
-			if (c->ios[i].result) {
-				r = retry(c, &c->ios[i]);
-				if (r)
-					return r;
-			}
-	}
-	for (uint32_t k = 0; k < c->n_runs; k++) {
-		int unread = 0;
+	for (uint32_t rank = 0; rank < ranks; rank++) {
+		const struct store_io *io = &c->ios[k * ranks + rank];
 
-		for (uint32_t rank = 0; rank < ranks; rank++)
-			if (c->ios[k * ranks + rank].result) {
-				memset(c->ios[k * ranks + rank].data, 0, c->ios[k * ranks + rank].bytes);
-				unread = 1;
-			}
-		for (uint32_t i = 0; i < c->runs[k].n; i++)
-			judge(c, &c->runs[k], i, unread);
-		c->done += c->runs[k].n;
+		if (io->result)
+			memset(io->data, 0, io->bytes);
+		unread |= io->result != 0;
 	}
+	for (uint32_t i = 0; i < c->runs[k].n; i++)
+		judge(c, &c->runs[k], i, unread);
+	c->done += c->runs[k].n;
+}
+
+/* Reads all runs that were added, at once, and looks at them; then the window is empty. */
+static int window_read(struct scan *c)
+{
+	int failed = c->n_ios && c->s->media.io(c->s->media.self, c->ios, c->n_ios);
+
+	for (uint32_t i = 0; failed && i < c->n_ios; i++) {
+		int r = c->ios[i].result ? retry(c, &c->ios[i]) : 0;
+
+		if (r)
+			return r;
+	}
+	for (uint32_t k = 0; k < c->n_runs; k++)
+		judge_run(c, k);
 	c->n_runs = c->n_ios = 0;
 	c->used = 0;
 	store_progress(c->s, "reading headers", c->done, c->total);
@@ -210,11 +216,21 @@ static int run_add(struct scan *c, uint32_t slot, uint32_t n)
 	return 0;
 }
 
+static int scan_set(struct scan *c, uint32_t set)
+{
+	uint64_t most = RUN_BYTES / c->ns->geom.header_bytes;
+	uint32_t first, n = geom_set_slots(&c->ns->geom, set, &first), run_max = most ? (uint32_t)most : 1;
+	int r = 0;
+
+	for (uint32_t at = 0; at < n && !r; at += run_max)
+		r = run_add(c, first + at, n - at < run_max ? n - at : run_max);
+	return r;
+}
+
 static int scan_segments(struct scan *c)
 {
 	struct store_ns *ns = c->ns;
 	uint32_t per = geom_sets_per_segment(&ns->geom);
-	uint64_t run_max = RUN_BYTES / ns->geom.header_bytes ? RUN_BYTES / ns->geom.header_bytes : 1;
 
 	for (uint32_t i = 0; i < c->s->n_segments; i++) {
 		const struct segment *g = &c->s->segments[i];
@@ -223,14 +239,10 @@ static int scan_segments(struct scan *c)
 			continue;
 		store_space_add(ns, i);
 		for (uint32_t set = i * per; set < (i + 1) * per; set++) {
-			uint32_t first, n = geom_set_slots(&ns->geom, set, &first);
+			int r = scan_set(c, set);
 
-			for (uint32_t at = 0; at < n; at += (uint32_t)run_max) {
-				int r = run_add(c, first + at, n - at < run_max ? n - at : (uint32_t)run_max);
-
-				if (r)
-					return r;
-			}
+			if (r)
+				return r;
 		}
 	}
 	return window_read(c);
@@ -279,18 +291,12 @@ static int by_sequence(const void *a, const void *b)
 	return x->depth != y->depth ? (x->depth > y->depth ? -1 : 1) : 0;
 }
 
-static int link_all(struct scan *c)
+/* Says of each admitted block whether a chain leads to it, and sorts them: the coldest first. */
+static void order_all(struct scan *c, struct ordered *all, uint64_t n)
 {
 	struct store_ns *ns = c->ns;
-	uint64_t n = ns->n_committed, at = 0, good = 0;
-	struct ordered *all = malloc((n + 1) * sizeof(*all));
-	uint32_t *order = malloc((n + 1) * sizeof(*order));
+	uint64_t at = 0;
 
-	if (!all || !order) {
-		free(all);
-		free(order);
-		return err_set(-ENOMEM, "no memory to recover %llu blocks", (unsigned long long)n);
-	}
 	for (uint32_t slot = 0; at < n; slot++)
 		if (slot_state(slot_at(ns, slot)) == SLOT_COMMITTED)
 			all[at++] = (struct ordered){c->found[slot].sequence, slot, slot_depth(slot_at(ns, slot))};
@@ -299,6 +305,22 @@ static int link_all(struct scan *c)
 	for (uint64_t i = 0; i < n; i++)
 		judge_chain(ns, all[i].slot);
 	qsort(all, n, sizeof(*all), by_sequence);
+}
+
+/* Links what a chain leads to; the rest leaves. */
+static int link_all(struct scan *c)
+{
+	struct store_ns *ns = c->ns;
+	uint64_t n = ns->n_committed, good = 0;
+	struct ordered *all = malloc((n + 1) * sizeof(*all));
+	uint32_t *order = malloc((n + 1) * sizeof(*order));
+
+	if (!all || !order) {
+		free(all);
+		free(order);
+		return err_set(-ENOMEM, "no memory to recover %llu blocks", (unsigned long long)n);
+	}
+	order_all(c, all, n);
 	for (uint64_t i = 0; i < n; i++) {
 		if (slot_at(ns, all[i].slot)->stamp == GOOD)
 			order[good++] = all[i].slot;
