@@ -5,6 +5,9 @@
  * The null controller answers, so that nothing but our own work is timed. All layers share their memory: nobody looks.
  */
 #include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +25,7 @@ static const size_t sizes[SIZES] = {16, 64, 256, 1024, 4096, 16384};
 /* More than the last level of cache that one core can hold of it. */
 #define COLD_BYTES (64u << 20)
 
-enum what { RETRIEVE_LAYER, STORE_LAYER, RETRIEVE_ALL, WAIT_LAYER, WHATS };
+enum what { RETRIEVE_LAYER, STORE_LAYER, RETRIEVE_ALL, WAIT_LAYER, WAKE, RETRIEVE_OURS, WHATS };
 
 struct calls {
 	struct bench_series us[WHATS][SIZES]; /* medians of a round's layers */
@@ -38,10 +41,10 @@ static int less(const void *a, const void *b)
 static uint64_t
     clock_ns; /* CPU time that reading the clock twice takes: a system call each, a fifth of what is timed */
 
-static double median_us(uint64_t *ns)
+static double median_us(uint64_t *ns, size_t n)
 {
-	qsort(ns, LAYERS, sizeof(*ns), less);
-	return (double)(ns[LAYERS / 2] > clock_ns ? ns[LAYERS / 2] - clock_ns : 0) / 1e3;
+	qsort(ns, n, sizeof(*ns), less);
+	return (double)(ns[n / 2] > clock_ns ? ns[n / 2] - clock_ns : 0) / 1e3;
 }
 
 static void measure_clock(void)
@@ -72,6 +75,51 @@ static void cool(void)
 		cold[i]++;
 	sink = cold;
 	(void)sink;
+}
+
+/*
+ * A thread that does nothing but sleep as an executor's does: waking it costs what the kernel asks for any wake. It is
+ * woken where a call would have been made, with caches as cold.
+ */
+static struct sleeper {
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t more;
+	uint64_t asked, seen;
+	int stop;
+} sleeper = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
+
+static void *sleeping(void *arg)
+{
+	(void)arg;
+	pthread_mutex_lock(&sleeper.lock);
+	while (!sleeper.stop) {
+		while (sleeper.seen == sleeper.asked && !sleeper.stop)
+			pthread_cond_wait(&sleeper.more, &sleeper.lock);
+		sleeper.seen = sleeper.asked;
+	}
+	pthread_mutex_unlock(&sleeper.lock);
+	return NULL;
+}
+
+/* CPU time of the call that wakes it. */
+static uint64_t wake_ns(int stop)
+{
+	uint64_t t = bench_thread_cpu_ns(), seen = 0;
+
+	pthread_mutex_lock(&sleeper.lock);
+	sleeper.asked++;
+	sleeper.stop = stop;
+	pthread_mutex_unlock(&sleeper.lock);
+	pthread_cond_broadcast(&sleeper.more);
+	t = bench_thread_cpu_ns() - t;
+	for (int i = 0; i < 1000 && seen != sleeper.asked && !stop; i++) { /* it has slept again by the next layer */
+		sched_yield();
+		pthread_mutex_lock(&sleeper.lock);
+		seen = sleeper.seen;
+		pthread_mutex_unlock(&sleeper.lock);
+	}
+	return t;
 }
 
 static struct tutti_plan *plan(struct bench_rig *r, const struct tutti_lease *lease, size_t n)
@@ -108,31 +156,51 @@ static void store_round(struct bench_rig *r, const struct tutti_key *keys, size_
 		bench_need(tutti_store_layer(p, l), "store");
 		ns[l] = bench_thread_cpu_ns() - t;
 	}
-	bench_add(us, median_us(ns));
+	bench_add(us, median_us(ns, LAYERS));
 	finish(r, p, &hold);
 }
 
-/* An engine calls once a layer and computes in between; here the wait for the layer before is what lies between. */
-static void retrieve_round(struct bench_rig *r, const struct tutti_key *keys, size_t n, struct bench_series *call,
-                           struct bench_series *wait, struct bench_series *all)
+/*
+ * An engine calls once a layer and computes in between; here the wait for the layer before is what lies between. Every
+ * second layer the sleeper is woken where the call is timed otherwise.
+ */
+static void retrieve_layers(struct tutti_plan *p, int size, struct calls *c)
 {
-	uint64_t ns[LAYERS], waits[LAYERS], t;
-	struct tutti_lease lease;
-	struct tutti_plan *p;
-	size_t hit;
+	uint64_t ns[LAYERS], waits[LAYERS], wakes[LAYERS];
+	double call, wake;
+	size_t n = 0;
 
-	bench_need(tutti_lookup(r->ns, keys, n, BENCH_LEASE_NS, &hit, &lease), "lookup");
-	p = plan(r, &lease, hit);
 	for (uint32_t l = 0; l < LAYERS; l++) {
+		uint64_t t;
+
+		if (l % 2)
+			wakes[n - 1] = wake_ns(0);
 		t = bench_thread_cpu_ns();
 		bench_need(tutti_retrieve_layer(p, l), "retrieve");
-		ns[l] = bench_thread_cpu_ns() - t;
+		if (l % 2 == 0)
+			ns[n++] = bench_thread_cpu_ns() - t;
 		t = bench_thread_cpu_ns();
 		bench_need(tutti_wait_layer(p, l, bench_now_ns() + BENCH_STEP_NS), "wait");
 		waits[l] = bench_thread_cpu_ns() - t;
 	}
-	bench_add(call, median_us(ns));
-	bench_add(wait, median_us(waits));
+	call = median_us(ns, n);
+	wake = median_us(wakes, n);
+	bench_add(&c->us[RETRIEVE_LAYER][size], call);
+	bench_add(&c->us[WAKE][size], wake);
+	bench_add(&c->us[RETRIEVE_OURS][size], call - wake);
+	bench_add(&c->us[WAIT_LAYER][size], median_us(waits, LAYERS));
+}
+
+static void retrieve_round(struct bench_rig *r, const struct tutti_key *keys, size_t n, int size, struct calls *c)
+{
+	struct tutti_lease lease;
+	struct tutti_plan *p;
+	uint64_t t;
+	size_t hit;
+
+	bench_need(tutti_lookup(r->ns, keys, n, BENCH_LEASE_NS, &hit, &lease), "lookup");
+	p = plan(r, &lease, hit);
+	retrieve_layers(p, size, c);
 	finish(r, p, &lease);
 	bench_need(tutti_lookup(r->ns, keys, n, BENCH_LEASE_NS, &hit, &lease), "lookup");
 	p = plan(r, &lease, hit);
@@ -140,14 +208,16 @@ static void retrieve_round(struct bench_rig *r, const struct tutti_key *keys, si
 	t = bench_thread_cpu_ns();
 	bench_need(tutti_retrieve(p), "retrieve");
 	t = bench_thread_cpu_ns() - t;
-	bench_add(all, (double)(t - clock_ns) / 1e3 / LAYERS);
+	bench_add(&c->us[RETRIEVE_ALL][size], (double)(t - clock_ns) / 1e3 / LAYERS);
 	finish(r, p, &lease);
 }
 
-static void call_rows(const char *name, const struct bench_series us[SIZES], int target)
+/* wake (may be NULL): what a wake cost in turns with the calls. target: 1: both rows have one, 2: the first has */
+static void call_rows(const char *name, const struct bench_series us[SIZES], const struct bench_series *wake,
+                      int target)
 {
 	struct bench_row value = {.unit = "us", .target = 5, .sense = target ? BENCH_AT_MOST : BENCH_NO_TARGET};
-	struct bench_row flat = {.unit = "x", .target = 1.2, .sense = target ? BENCH_AT_MOST : BENCH_NO_TARGET};
+	struct bench_row flat = {.unit = "x", .target = 1.2, .sense = target == 1 ? BENCH_AT_MOST : BENCH_NO_TARGET};
 	double lowest = 1e9, highest = 0;
 	int at = 0, n = 0;
 
@@ -161,12 +231,29 @@ static void call_rows(const char *name, const struct bench_series us[SIZES], int
 		highest = m > highest ? m : highest;
 	}
 	snprintf(value.name, sizeof(value.name), "%s, caller's CPU, largest of all sizes", name);
+	value.ceiling = wake ? bench_median(&wake[at]) : 0;
 	bench_row_of_series(&value, &us[at]);
 	snprintf(flat.name, sizeof(flat.name), "%s, largest by least of all sizes", name);
 	/* The clock's cost is in both again: without it a call of 0.1 us would have a ratio of noise by noise. */
 	flat.value = (highest + (double)clock_ns / 1e3) / (lowest + (double)clock_ns / 1e3);
 	snprintf(flat.note, sizeof(flat.note), "the clock's %.2f us in both", (double)clock_ns / 1e3);
 	bench_row_add(&flat);
+}
+
+/*
+ * A wake costs more the colder the kernel's own data is, whoever is woken: that growth is not the call's. What the calls
+ * cost beyond a wake gets the same one added at all sizes, so that "flat" is of a whole call.
+ */
+static void wakes_alike(struct calls *c)
+{
+	double least = bench_median(&c->us[WAKE][0]);
+
+	for (int i = 1; i < SIZES; i++)
+		if (bench_median(&c->us[WAKE][i]) < least)
+			least = bench_median(&c->us[WAKE][i]);
+	for (int i = 0; i < SIZES; i++)
+		for (int k = 0; k < c->us[RETRIEVE_OURS][i].n; k++)
+			c->us[RETRIEVE_OURS][i].v[k] += least;
 }
 
 static void calls(struct bench_rig *r)
@@ -176,17 +263,23 @@ static void calls(struct bench_rig *r)
 
 	memset(&c, 0, sizeof(c));
 	measure_clock();
+	if (pthread_create(&sleeper.thread, NULL, sleeping, NULL))
+		bench_need(-ENOMEM, "a thread");
 	for (int round = 0; round < ROUNDS; round++)
 		for (int i = 0; i < SIZES; i++) {
 			bench_keys(r, (uint64_t)(round * SIZES + i), sizes[i], keys);
 			store_round(r, keys, sizes[i], &c.us[STORE_LAYER][i]);
-			retrieve_round(r, keys, sizes[i], &c.us[RETRIEVE_LAYER][i], &c.us[WAIT_LAYER][i],
-			               &c.us[RETRIEVE_ALL][i]);
+			retrieve_round(r, keys, sizes[i], i, &c);
 		}
-	call_rows("retrieve_layer", c.us[RETRIEVE_LAYER], 1);
-	call_rows("store_layer", c.us[STORE_LAYER], 1);
-	call_rows("retrieve of a whole plan, a layer", c.us[RETRIEVE_ALL], 1);
-	call_rows("wait_layer", c.us[WAIT_LAYER], 0);
+	wake_ns(1);
+	pthread_join(sleeper.thread, NULL);
+	call_rows("retrieve_layer", c.us[RETRIEVE_LAYER], c.us[WAKE], 2);
+	call_rows("wake of a sleeping thread, in turns with it", c.us[WAKE], NULL, 0);
+	wakes_alike(&c);
+	call_rows("retrieve_layer, wakes all as the cheapest", c.us[RETRIEVE_OURS], NULL, 1);
+	call_rows("store_layer", c.us[STORE_LAYER], NULL, 1);
+	call_rows("retrieve of a whole plan, a layer", c.us[RETRIEVE_ALL], NULL, 1);
+	call_rows("wait_layer", c.us[WAIT_LAYER], NULL, 0);
 	free(keys);
 }
 
@@ -196,18 +289,39 @@ struct tasks {
 	int n;
 	long tid[256];
 	uint64_t cpu_ns, switches;
+	int kernel_n; /* io_uring's own workers: threads of the process, but not ours */
+	uint64_t kernel_cpu_ns, kernel_switches;
 };
+
+/* The kernel keeps the last worker of a ring, and that one looks around every five seconds. */
+static int is_kernels(long tid)
+{
+	char path[64], name[32] = "";
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%ld/comm", tid);
+	f = fopen(path, "r");
+	if (f && !fgets(name, sizeof(name), f))
+		name[0] = 0;
+	if (f)
+		fclose(f);
+	return !strncmp(name, "iou-", 4);
+}
 
 static void task_read(long tid, struct tasks *t)
 {
+	int kernels = is_kernels(tid);
+	uint64_t *cpu_ns = kernels ? &t->kernel_cpu_ns : &t->cpu_ns;
+	uint64_t *switches = kernels ? &t->kernel_switches : &t->switches;
 	char path[64], line[128];
 	unsigned long long v;
 	FILE *f;
 
+	t->kernel_n += kernels;
 	snprintf(path, sizeof(path), "/proc/self/task/%ld/schedstat", tid);
 	f = fopen(path, "r");
 	if (f && fscanf(f, "%llu", &v) == 1)
-		t->cpu_ns += v;
+		*cpu_ns += v;
 	if (f)
 		fclose(f);
 	snprintf(path, sizeof(path), "/proc/self/task/%ld/status", tid);
@@ -215,7 +329,7 @@ static void task_read(long tid, struct tasks *t)
 	while (f && fgets(line, sizeof(line), f))
 		if (sscanf(line, "voluntary_ctxt_switches: %llu", &v) == 1 ||
 		    sscanf(line, "nonvoluntary_ctxt_switches: %llu", &v) == 1)
-			t->switches += v;
+			*switches += v;
 	if (f)
 		fclose(f);
 }
@@ -271,7 +385,11 @@ static void idle(void)
 	tasks_read(&end, &before);
 	cpu.value = (double)(end.cpu_ns - start.cpu_ns) / 1e3;
 	switches.value = (double)(end.switches - start.switches);
-	snprintf(cpu.note, sizeof(cpu.note), "%d threads, six seconds after their last I/O", end.n);
+	snprintf(
+	    cpu.note, sizeof(cpu.note),
+	         "%d threads, six seconds after their last I/O; %d more of io_uring in the kernel: %.0f us, %llu switches",
+	    end.n - end.kernel_n, end.kernel_n, (double)(end.kernel_cpu_ns - start.kernel_cpu_ns) / 1e3,
+	    (unsigned long long)(end.kernel_switches - start.kernel_switches));
 	bench_row_add(&cpu);
 	bench_row_add(&switches);
 	bench_rig_close(&r);
