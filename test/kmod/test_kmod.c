@@ -174,12 +174,26 @@ static void queue_memory(void)
 	close(fd);
 }
 
+/* Free pages of the machine, those in the lists of CPUs too. */
+static long long free_pages(void)
+{
+	FILE *f = fopen("/proc/zoneinfo", "re");
+	char line[256];
+	long long sum = 0, n;
+
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, " nr_free_pages %lld", &n) == 1 || sscanf(line, " count: %lld", &n) == 1)
+			sum += n;
+	if (f)
+		fclose(f);
+	return sum;
+}
+
 /* Pages that nobody accounts for: far more of them are taken and given up, in each way there is, than may be amiss. */
 static void queue_memory_comes_back(void)
 {
 	const uint64_t bytes = 1 << 20;
-	const long long missing_max_kib = 32 << 10; /* of 64 MiB */
-	long long before = number("/proc/meminfo", "MemFree:");
+	long long before = free_pages();
 	uint8_t *p[64];
 
 	need_function();
@@ -202,7 +216,7 @@ static void queue_memory_comes_back(void)
 		for (int i = 0; i < 64; i++)
 			if (p[i])
 				munmap(p[i], bytes);
-		CHECK(before - number("/proc/meminfo", "MemFree:") < missing_max_kib);
+		CHECK(before - free_pages() < 32 * (long long)bytes / PAGE); /* of 64 */
 	}
 }
 
@@ -302,16 +316,23 @@ static void removed_at_work(void)
 
 	need_function();
 	for (int round = 0; round < 5; round++) {
-		int status;
-		pid_t pid = fork();
+		int status, working[2];
+		char byte;
+		pid_t pid;
 
+		CHECK_EQ(pipe(working), 0);
+		pid = fork();
 		if (!pid) {
 			drive_up(&d);
+			status = (int)write(working[1], "", 1);
 			while (!transfer(&d, NVME_CMD_READ, d.runs, d.n_runs))
 				;
 			_exit(0);
 		}
-		usleep(400000u + 7000u * (unsigned)round); /* until it works */
+		close(working[1]);
+		CHECK_EQ(read(working[0], &byte, 1), 1); /* 0, if it dies before */
+		close(working[0]);
+		usleep(7000u * (unsigned)round); /* into its work */
 		unbind();
 		kill(pid, SIGKILL);
 		CHECK_EQ(waitpid(pid, &status, 0), pid);
