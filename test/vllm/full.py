@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What the connector's short tests have no time for: two ranks, other versions of vLLM, other caches on the same requests.
+"""What the connector's short tests have no time for: two ranks, speculative decoding, other versions of vLLM, other caches
+on the same requests.
 
     full.py VENV [PART...]
 
-PART: ranks, a version of vLLM, or peers; all by default, with VERSIONS. Versions are installed beside VENV (3 GB each,
-kept). LMCache takes part where VENV-lmcache is: a folder made by
+PART: ranks, drafts, a version of vLLM, or peers; all by default, with VERSIONS. Versions are installed beside VENV (3 GB
+each, kept). LMCache takes part where VENV-lmcache is: a folder made by
 
     VENV/bin/pip install --no-deps --target VENV-lmcache lmcache==0.5.6 sortedcontainers aiofile aiofiles caio \\
         cufile-python py-cpuinfo nvtx redis
@@ -58,8 +59,9 @@ def peers(venv):
 
 def main():
     venv = pathlib.Path(sys.argv[1])
-    known = {"ranks": lambda: cases(venv, "two_ranks"), "peers": lambda: peers(venv)}
-    parts = sys.argv[2:] or ["ranks", *VERSIONS, "peers"]
+    known = {"ranks": lambda: cases(venv, "two_ranks"), "drafts": lambda: cases(venv, "drafts"),
+             "peers": lambda: peers(venv)}
+    parts = sys.argv[2:] or ["ranks", "drafts", *VERSIONS, "peers"]
     sums = [known[part]() if part in known else version(venv, part) for part in parts]
     passed, failed, skipped = map(sum, zip(*sums))
     print(f"{passed} passed, {failed} failed, {skipped} skipped")

@@ -33,7 +33,7 @@ B = {"seed": 2, "tokens": 700, "max_tokens": 140}
 CONTINUED = {"seed": 9, "tokens": 100}
 KILLED = [{"seed": 50 + i, "tokens": 1500, "max_tokens": 4} for i in range(8)]
 WAIT = {"sleep_s": 0.3}
-LONG = ("two_ranks",)  # cases that full.py asks for
+LONG = ("two_ranks", "drafts")  # cases that full.py asks for
 
 
 class Bench:
@@ -271,6 +271,22 @@ def case_two_ranks(b):
     for a, w in zip(got + again, [plain[0], plain[0], plain[1], plain[1]]):
         assert a["tokens"] == w["tokens"] and a["logprobs"] == w["logprobs"]
     assert "rank 1 moves its blocks by" in log2 and "warm: 14 blocks" in log2
+
+
+def case_drafts(b):
+    """Speculative decoding: guesses that the model rejects leave no trace in what is stored of an answer."""
+    options = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 2,
+                                      "prompt_lookup_min": 1}}
+    asked = [{**B, "max_tokens": 330}, WAIT, {**CONTINUED, "continues": 0}]
+    plain, _ = b.engine(asked, options={**options, "enable_prefix_caching": True})
+    got, _ = b.engine(asked, "drafts", options=options)
+    assert [g["cached"] for g in plain] == [g["cached"] for g in got[:-1]] == [0, 1024]
+    for g, w in zip(got, plain):
+        same(g, w)
+    guessed, right = got[-2]["drafts"]
+    assert guessed - right > 50
+    print(f"# {right} of {guessed} guessed tokens were right")
+    assert sound(got[-1])["compared"] == 8
 
 
 def free_ports(n):
