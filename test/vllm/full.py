@@ -4,8 +4,8 @@ on the same requests.
 
     full.py VENV [PART...]
 
-PART: ranks, drafts, a version of vLLM, or peers; all by default, with VERSIONS. Versions are installed beside VENV (3 GB
-each, kept). LMCache takes part where VENV-lmcache is: a folder made by
+PART: ranks, drafts, a version of vLLM, or peers; all by default, with VERSIONS. Versions are installed beside VENV
+(3 GB each, kept). LMCache takes part where VENV-lmcache is: a folder made by
 
     VENV/bin/pip install --no-deps --target VENV-lmcache lmcache==0.5.6 sortedcontainers aiofile aiofiles caio \\
         cufile-python py-cpuinfo nvtx redis
