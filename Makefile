@@ -332,7 +332,7 @@ proof-nvme: ## list, claim, format, replay, release on a drive of QEMU's, as a u
 
 fuzz-kmod: ## a minute of random calls to the kernel module, in a guest, with an IOMMU that translates and without
 	@$(MAKE) --no-print-directory test-nvme NVME_BOOTS='translating none' NVME_APPEND=seconds=60 \
-		NVME_PARTS='30-module 35-faults'
+		NVME_PARTS='30-module 90-faults'
 
 soak: all $(SOAKS) ## what runs for hours (test/soak), each for SOAK_SECONDS
 	@$(RUN) --timeout $$(($(SOAK_SECONDS) + 600)) --jobs 1 $(SOAKS) $(sort $(wildcard test/soak/soak_*.sh))
