@@ -210,9 +210,10 @@ int tutti_plan_blob(struct tutti_ns *ns, const struct tutti_lease *lease, size_t
 /*
  * A lane's completion blob. Of a store: publishes its keys once all ranks' blobs are in and their parents are
  * published; blocks that failed, and their descendants, are released. Of a retrieve: blocks that failed their checksum
- * are dropped from the index. *bad (may be NULL) counts what failed. The same blob once more changes nothing and
- * returns 0 again. -EBADMSG: not a completion blob. -ESTALE: of an older epoch, or the reservation ended in another way
- * before (released, expired).
+ * are dropped from the index. *bad (may be NULL) counts the blocks that failed, for whatever reason and whoever dropped
+ * them: where it is not 0, memory of some of the plan's blocks is wrong (tutti_plan_failed says which). The same blob
+ * once more changes nothing and returns 0 again. -EBADMSG: not a completion blob. -ESTALE: of an older epoch, or the
+ * reservation ended in another way before (released, expired).
  */
 int tutti_complete(struct tutti_ns *ns, const void *blob, size_t bytes, size_t *bad);
 /* Why the first block that failed did, of a completion blob; 0: none failed. -EBADMSG: also of what is no such blob. */
@@ -316,7 +317,7 @@ int tutti_plan_finish(struct tutti_plan *p, uint64_t deadline_ns, void *blob, si
  * The whole of it in one call, for a program that holds both sides and has nothing to compute meanwhile: moves all n
  * blocks of a lease into the engine's blocks, or of a reservation out of them, waits, tells the store, releases. Errors
  * as of the calls above; after one of tutti_plan_blob or tutti_plan_open the lease is still there. *bad (may be NULL):
- * blocks that failed, as tutti_complete counts them; 0 is returned all the same.
+ * blocks that failed, as tutti_complete counts them; 0 is returned all the same. -EIO: some failed, and bad is NULL.
  */
 int tutti_move(struct tutti_ns *ns, struct tutti_lane *l, const struct tutti_lease *lease, const uint64_t *blocks,
                size_t n, size_t *bad);

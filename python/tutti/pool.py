@@ -379,7 +379,8 @@ class Namespace:
         return bytes(memoryview(out)[:n[0]])
 
     def complete(self, blob: Buffer) -> int:
-        """Takes a lane's completion blob; returns how many blocks failed. Those of a retrieve left the index.
+        """Takes a lane's completion blob; returns how many blocks failed, for whatever reason: memory of those is wrong. Those of
+        a retrieve that are damaged left the index.
 
         Of a store: publishes its keys once all ranks' blobs are in and their parents are published; what failed is
         released with its descendants. CorruptError: not a completion blob. StaleError: older epoch, or the lease is

@@ -138,8 +138,10 @@ static int complete_retrieve(struct tutti_ns *ns, const struct wire_blob *b, con
 		struct tutti_key key;
 
 		memcpy(key.b, e.key, sizeof(key.b));
+		*bad += e.value != 0;
 		if (core_says_damaged(e.value))
-			*bad += (size_t)store_drop(ns->ns, e.slot, &key);
+			store_drop(ns->ns, e.slot,
+			           &key); /* or it is dropped already: by another reader, with its parent */
 	}
 	return 0;
 }

@@ -22,9 +22,10 @@ int tutti_move(struct tutti_ns *ns, struct tutti_lane *l, const struct tutti_lea
 	size_t bytes = n < UINT32_MAX ? tutti_plan_blob_bytes(n) : 0, none, done = 0;
 	void *blob = bytes ? malloc(bytes) : NULL;
 	struct tutti_plan *p = NULL;
+	const int asked = bad != NULL;
 	int rc, ended;
 
-	bad = bad ? bad : &none;
+	bad = asked ? bad : &none;
 	*bad = 0;
 	if (!blob)
 		return err_set(bytes ? -ENOMEM : -EINVAL, "tutti_move: no memory for a plan of %zu blocks", n);
@@ -43,5 +44,8 @@ int tutti_move(struct tutti_ns *ns, struct tutti_lane *l, const struct tutti_lea
 	free(blob);
 	if (!ended)
 		tutti_release(ns, lease);
-	return ended ? ended : rc;
+	rc = ended ? ended : rc;
+	if (!rc && *bad && !asked)
+		rc = err_set(-EIO, "tutti_move: %zu of %zu blocks failed", *bad, n);
+	return rc;
 }

@@ -77,9 +77,9 @@ static uint32_t first_of_a_set(const struct geom *g)
 }
 
 /* One layer of a block can't be read, neither with its neighbours nor alone. Returns which block. */
-static uint32_t break_layer(uint32_t layer)
+static uint32_t break_layer(uint32_t layer, int error)
 {
-	struct fault_rule x = {.kind = FAULT_ERROR, .ops = FAULT_READ, .count = UINT64_MAX, .value = EIO};
+	struct fault_rule x = {.kind = FAULT_ERROR, .ops = FAULT_READ, .count = UINT64_MAX, .value = (uint64_t)error};
 	struct geom_place p;
 	struct geom g;
 	uint32_t i;
@@ -104,7 +104,7 @@ static void a_bad_layer(const struct rig_shape *s)
 	begin(s);
 	rig_wipe(&r, 0);
 	p = open_retrieve(N);
-	at = break_layer(2);
+	at = break_layer(2, EIO);
 	for (uint32_t l = 0; l < s->layers; l++) {
 		int rc;
 
@@ -126,8 +126,8 @@ static void a_bad_layer(const struct rig_shape *s)
 	CHECK_EQ(tutti_completion_result(done, bytes), 0x281);
 	CHECK_EQ(tutti_complete(r.ns, done, bytes, &bad), 0);
 	CHECK_EQ(bad, 1);
-	CHECK_EQ(tutti_complete(r.ns, done, bytes, &bad), 0); /* a second time changes nothing */
-	CHECK_EQ(bad, 0);
+	CHECK_EQ(tutti_complete(r.ns, done, bytes, &bad), 0); /* a second time changes nothing, and says the same */
+	CHECK_EQ(bad, 1);
 	CHECK_EQ(tutti_release(r.ns, &lease), 0);
 	CHECK_EQ(tutti_lookup(r.ns, keys, N, 0, &hit, NULL), 0);
 	CHECK_EQ(hit, at);
@@ -160,7 +160,6 @@ static void a_bad_layer_off_alignment(void)
 	a_bad_layer(&s);
 }
 
-/* The write of headers hangs: data is all there, nothing of it is published, and the slots come back. */
 /* One call for a whole lease says the same, and has ended it. */
 static void a_bad_block_in_one_call(void)
 {
@@ -171,7 +170,7 @@ static void a_bad_block_in_one_call(void)
 	begin(&plain);
 	p = open_retrieve(N);
 	CHECK_EQ(tutti_plan_finish(p, rig_now() + LONG, NULL, 0, NULL), 0);
-	at = break_layer(2);
+	at = break_layer(2, EIO);
 	rig_wipe(&r, 0);
 	CHECK_EQ(tutti_move(r.ns, r.lane[0], &lease, blocks, N, &bad), 0);
 	CHECK_EQ(bad, 1);
@@ -193,6 +192,41 @@ static void a_bad_block_in_one_call(void)
 	end();
 }
 
+/*
+ * Three leases hold the same blocks, and one block can't be read. Each reader is told of it, whatever the reason: also
+ * the second one, when the index has lost the block already; where the block is sound and only the transfer was not;
+ * and one that asks for no count.
+ */
+static void told_to_each_reader(int error, int stays)
+{
+	struct tutti_lease other, third;
+	struct tutti_plan *p;
+	size_t bad, hit;
+	uint32_t at;
+
+	begin(&plain);
+	p = open_retrieve(N);
+	CHECK_EQ(tutti_plan_finish(p, rig_now() + LONG, NULL, 0, NULL), 0);
+	CHECK_EQ(tutti_lookup(r.ns, keys, N, LONG, &hit, &other), 0);
+	CHECK_EQ(hit, N);
+	CHECK_EQ(tutti_lookup(r.ns, keys, N, LONG, &hit, &third), 0);
+	at = break_layer(2, error);
+	CHECK_EQ(tutti_move(r.ns, r.lane[0], &lease, blocks, N, &bad), 0);
+	CHECK_EQ(bad, 1);
+	CHECK_EQ(tutti_lookup(r.ns, keys, N, 0, &hit, NULL), 0);
+	CHECK_EQ(hit, stays ? N : at);
+	CHECK_EQ(tutti_move(r.ns, r.lane[0], &other, blocks, N, &bad), 0);
+	CHECK_EQ(bad, 1);
+	CHECK_EQ(tutti_move(r.ns, r.lane[0], &third, blocks, N, NULL), -EIO);
+	fault_io_clear(f);
+	end();
+}
+
+static void a_damaged_block_is_told_to_each_reader(void) { told_to_each_reader(EIO, 0); }
+
+static void a_failed_transfer_is_told_to_each_reader(void) { told_to_each_reader(EFAULT, 1); }
+
+/* The write of headers hangs: data is all there, nothing of it is published, and the slots come back. */
 static void headers_that_hang(void)
 {
 	struct fault_rule x = {.kind = FAULT_HANG, .ops = FAULT_WRITE, .count = UINT64_MAX};
@@ -296,6 +330,8 @@ int main(void)
 	CHECK_RUN(a_bad_layer_of_three_thread_blocks);
 	CHECK_RUN(a_bad_layer_off_alignment);
 	CHECK_RUN(a_bad_block_in_one_call);
+	CHECK_RUN(a_damaged_block_is_told_to_each_reader);
+	CHECK_RUN(a_failed_transfer_is_told_to_each_reader);
 	CHECK_RUN(headers_that_hang);
 	CHECK_RUN(unverified_reads_after_a_crash);
 	CHECK_RUN(a_layer_costs_the_same);
