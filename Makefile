@@ -293,16 +293,19 @@ $(NVME_PROGRAMS): $(NVME)/%: $(TEST_LIBS) $(call obj,$(addsuffix .c,$(NVME_TESTS
 	@$(CC) $(ALL_LDFLAGS) $(filter %/$*.o,$^) $(TEST_LIBS) -static $(CLI_LIBS) -o $@ 2> $@.log || \
 		{ cat $@.log >&2; exit 1; }
 
-# The kernel module, and the exporter that its tests use, for each kernel whose headers are here, below
-# build/kmod/VERSION. Sources are copied there: kernels build beside the source.
+# The kernel module, and the exporter that its tests use, for each kernel whose headers are here and for the built tree
+# NVME_KERNEL (tools/nvme-guest/mkguest), below build/kmod/VERSION. Sources are copied there: kernels build beside the
+# source.
 KMOD = kmod/tutti_nvme/tutti_nvme.c kmod/tutti_nvme/Kbuild
 KMOD_EXPORT = kmod/test/tutti_export.c kmod/test/export.h kmod/test/Kbuild
-KERNELS = $(patsubst /lib/modules/%/build/,%,$(wildcard /lib/modules/*/build/))
+NVME_TREE = $(shell cat $(NVME_KERNEL)/include/config/kernel.release 2> /dev/null)
+KERNELS = $(patsubst /lib/modules/%/build/,%,$(wildcard /lib/modules/*/build/)) $(if $(NVME_KERNEL),$(NVME_TREE))
 KMODS = $(foreach k,$(KERNELS),$(BUILD)/kmod/$(k)/tutti_nvme.ko $(BUILD)/kmod/$(k)/export/tutti_export.ko)
 define kbuild
 @echo "  KMOD  $*"
 @mkdir -p $(@D)/wire && cp $(filter-out src/wire/%,$^) $(@D) && cp src/wire/kmod.h $(@D)/wire
-+@$(MAKE) --no-print-directory -s -C /lib/modules/$*/build M=$(abspath $(@D)) W=1 \
++@$(MAKE) --no-print-directory -s -C $(if $(filter $*,$(NVME_TREE)),$(NVME_KERNEL),/lib/modules/$*/build) \
+	M=$(abspath $(@D)) W=1 \
 	$(if $(shell command -v sparse),C=2) CONFIG_DEBUG_INFO_BTF_MODULES= modules > $(@D)/log 2>&1 || \
 	{ cat $(@D)/log >&2; exit 1; }
 @! grep -E 'warning:|error:' $(@D)/log >&2
