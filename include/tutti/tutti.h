@@ -37,8 +37,9 @@
  * there. tutti_store_close, tutti_lane_close, tutti_plan_finish and gio_close say so (-EINVAL) and do nothing, so that
  * destructors may run; the memory is gone with the child. The child has none of the library's descriptors: fork closes
  * them there, so it holds neither the pool nor its space, however long it lives (a drive it does, until it ends or
- * calls exec). What makes a process without fork's handlers (_Fork, clone) leaves them, and the pool held. The child
- * may open pools of its own.
+ * calls exec). What makes a process without fork's handlers (_Fork, clone) leaves them, and the pool held; so may,
+ * rarely, a fork at the moment when another thread opens or closes a pool or lane. A reopen right after a fork can meet
+ * -EBUSY until the child has run. The child may open pools of its own.
  *
  * Ownership: what a call is given stays the caller's and is read during the call alone, but for the memory of
  * tutti_lane_register. Times are CLOCK_MONOTONIC in ns; sizes are bytes. -ENOMEM may come from any call that opens,
