@@ -140,8 +140,7 @@ static int complete_retrieve(struct tutti_ns *ns, const struct wire_blob *b, con
 		memcpy(key.b, e.key, sizeof(key.b));
 		*bad += e.value != 0;
 		if (core_says_damaged(e.value))
-			store_drop(ns->ns, e.slot,
-			           &key); /* or it is dropped already: by another reader, with its parent */
+			store_drop(ns->ns, e.slot, &key); /* another reader may have dropped it, or its parent */
 	}
 	return 0;
 }

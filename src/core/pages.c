@@ -34,7 +34,7 @@ void *pages_alloc(uint64_t bytes)
 		munmap(p, (size_t)(start - p));
 	if (start < p + slack)
 		munmap(start + size, (size_t)(p + slack - start));
-	madvise(start, size, MADV_HUGEPAGE); /* advice: refused is fine */
+	pages_advise(start, size);
 	return start;
 }
 
