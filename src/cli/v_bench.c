@@ -40,10 +40,7 @@ static const struct cli_option bench_options[] = {
      "Retrieve all layers by one call (plan, default), or each by one."},
     {"controller", 0, CLI_CHOICE, AT(controller), "WHICH", "auto|virt|model|null", 0, 0,
      "What answers the queues: files through io_uring (virt, and the default: auto), memory (model), or nobody, at "
-     "once "
-     "(null: the ceiling of "
-     "the "
-     "software; nothing is checked)."},
+     "once (null: the ceiling of the software; nothing is checked)."},
     {"executor", 0, CLI_CHOICE, AT(executor), "WHICH", CLI_EXECUTORS, 0, 0, CLI_EXECUTOR_HELP},
     {"sms", 0, CLI_COUNT, AT(sms), "N", NULL, 0, 64,
      "Executor blocks: threads that run the I/O kernels, or as many of a GPU's SMs. 0 (default): the lane's own "
