@@ -231,6 +231,18 @@ int rig_open_store(struct rig *r)
 	return rc ? rc : tutti_ns_open(r->store, &r->spec, &r->ns);
 }
 
+int rig_try_open(const char *path)
+{
+	struct tutti_store_opts o = TUTTI_STORE_OPTS_INIT;
+	struct tutti_store *s;
+	int rc;
+
+	o.paths = &path;
+	o.n_paths = 1;
+	rc = tutti_store_open(&o, &s);
+	return rc ? rc : tutti_store_close(s);
+}
+
 int rig_open_lane(struct rig *r, uint32_t rank)
 {
 	struct tutti_lane_opts o = TUTTI_LANE_OPTS_INIT;

@@ -75,6 +75,8 @@ void rig_down(struct rig *r);
 void rig_shape_memory(struct rig *r, const struct rig_shape *shape);
 void rig_format(struct rig *r);
 int rig_open_store(struct rig *r);
+/* Opens the pool of one device and closes it again: 0, or what either said. */
+int rig_try_open(const char *path);
 int rig_open_lane(struct rig *r, uint32_t rank);
 int rig_close_lanes(struct rig *r);
 

@@ -88,18 +88,6 @@ static void family_up(struct family *f, int handlers)
 	close(pipes[1]);
 }
 
-static int open_pool(const char *path)
-{
-	struct tutti_store_opts o = TUTTI_STORE_OPTS_INIT;
-	struct tutti_store *s;
-	int rc;
-
-	o.paths = &path;
-	o.n_paths = 1;
-	rc = tutti_store_open(&o, &s);
-	return rc ? rc : tutti_store_close(s);
-}
-
 static void kill_parent(const struct family *f)
 {
 	CHECK_EQ(kill(f->parent, SIGKILL), 0);
@@ -112,11 +100,11 @@ static void a_child_that_lives_on_holds_nothing(void)
 
 	WITHOUT_TSAN();
 	family_up(&f, 1);
-	CHECK_EQ(open_pool(f.pool), -EBUSY);
+	CHECK_EQ(rig_try_open(f.pool), -EBUSY);
 	CHECK(fds_of_ours(f.parent, f.pool) > 0);
 	CHECK_EQ(fds_of_ours(f.child, f.pool), 0);
 	kill_parent(&f);
-	CHECK_EQ(open_pool(f.pool), 0);
+	CHECK_EQ(rig_try_open(f.pool), 0);
 	CHECK_EQ(kill(f.child, SIGKILL), 0); /* it was there all the time */
 }
 
@@ -129,14 +117,14 @@ static void a_child_past_the_handlers_is_spoken_of(void)
 	family_up(&f, 0);
 	kill_parent(&f);
 	snprintf(pid, sizeof(pid), "process %d ", (int)f.parent);
-	CHECK_EQ(open_pool(f.pool), -EBUSY);
+	CHECK_EQ(rig_try_open(f.pool), -EBUSY);
 	CHECK(strstr(tutti_error_message(), pid));
 	CHECK(strstr(tutti_error_message(), "a process that it made holds the pool on"));
 	CHECK(strstr(tutti_error_message(), "fuser"));
 	CHECK_EQ(kill(f.child, SIGKILL), 0);
-	for (int i = 0; open_pool(f.pool) && i < 200; i++)
+	for (int i = 0; rig_try_open(f.pool) && i < 200; i++)
 		usleep(20000); /* nobody tells us when it is gone */
-	CHECK_EQ(open_pool(f.pool), 0);
+	CHECK_EQ(rig_try_open(f.pool), 0);
 }
 
 /* What a child's destructors do, and a pool of its own. */
@@ -149,13 +137,13 @@ static int as_child(struct rig *r)
 		return 1;
 	if (tutti_store_close(r->store) != -EINVAL || !strstr(tutti_error_message(), "before a fork"))
 		return 2;
-	if (open_pool(r->paths[0]) != -EBUSY)
+	if (rig_try_open(r->paths[0]) != -EBUSY)
 		return 3;
 	o.paths = &own;
 	o.n_paths = 1;
 	o.bytes = 16u << 20;
 	o.prewrite = TUTTI_PREWRITE_NONE;
-	return tutti_format(&o) || open_pool(own) || unlink(own) ? 4 : 0;
+	return tutti_format(&o) || rig_try_open(own) || unlink(own) ? 4 : 0;
 }
 
 static void a_child_cannot_harm_its_parents_pool(void)
@@ -178,7 +166,7 @@ static void a_child_cannot_harm_its_parents_pool(void)
 	CHECK(WIFEXITED(status));
 	CHECK_EQ(WEXITSTATUS(status), 0);
 	/* The child's end took nothing with it. */
-	CHECK_EQ(open_pool(r.paths[0]), -EBUSY);
+	CHECK_EQ(rig_try_open(r.paths[0]), -EBUSY);
 	CHECK_EQ(rig_retrieve(&r, keys, 4, blocks, 0, &hit, &bad), 0);
 	CHECK_EQ(hit, 4);
 	CHECK_EQ(bad, 0);

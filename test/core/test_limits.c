@@ -347,20 +347,6 @@ static int format_at(const char *path, uint64_t bytes, int overwrite)
 	return tutti_format(&o);
 }
 
-static int open_at(const char *path)
-{
-	struct tutti_store_opts o = TUTTI_STORE_OPTS_INIT;
-	struct tutti_store *s;
-	int rc;
-
-	o.paths = &path;
-	o.n_paths = 1;
-	rc = tutti_store_open(&o, &s);
-	if (!rc)
-		tutti_store_close(s);
-	return rc;
-}
-
 static void write_file(const char *path, const char *text)
 {
 	FILE *f = fopen(path, "w");
@@ -375,17 +361,17 @@ static void foreign_truncated_and_missing(void)
 	struct stat st;
 	FILE *f;
 
-	helps(open_at(scratch_path("none")), -ENOENT, "tutti format");
-	CHECK(open_at(scratch_dir) < 0);
+	helps(rig_try_open(scratch_path("none")), -ENOENT, "tutti format");
+	CHECK(rig_try_open(scratch_dir) < 0);
 	write_file(path, "not a pool, but somebody's letter");
 	helps(format_at(path, 16 << 20, 0), -EEXIST, "nothing was touched");
 	f = fopen(path, "r");
 	CHECK(f && fgets(text, sizeof(text), f) && !strcmp(text, "not a pool, but somebody's letter") && !fclose(f));
-	CHECK(open_at(path) < 0);
+	CHECK(rig_try_open(path) < 0);
 	CHECK_EQ(format_at(path, 16 << 20, 1), 0);
-	CHECK_EQ(open_at(path), 0);
+	CHECK_EQ(rig_try_open(path), 0);
 	CHECK(truncate(path, 8 << 20) == 0);
-	helps(open_at(path), -ENODEV, path);
+	helps(rig_try_open(path), -ENODEV, path);
 	unlink(path);
 	helps(format_at(path, 0, 0), -EINVAL, "needs a size");
 	helps(format_at(path, UINT64_MAX, 0), -EINVAL, "too many");
@@ -483,7 +469,7 @@ static void a_format_that_fails_touches_nothing(void)
 	struct stat before, after;
 
 	CHECK_EQ(format_at(two[0], 16 << 20, 0), 0);
-	CHECK_EQ(open_at(two[0]), 0);
+	CHECK_EQ(rig_try_open(two[0]), 0);
 	CHECK(!stat(two[0], &before));
 	o.paths = two;
 	o.overwrite = 1;
@@ -495,7 +481,7 @@ static void a_format_that_fails_touches_nothing(void)
 		CHECK(tutti_format(&o) < 0);
 		CHECK(!stat(two[0], &after) && after.st_size == before.st_size && after.st_blocks == before.st_blocks);
 		CHECK(access(two[1], F_OK) < 0);
-		CHECK_EQ(open_at(two[0]), 0);
+		CHECK_EQ(rig_try_open(two[0]), 0);
 		CHECK(!stat(two[0], &before));
 	}
 	unlink(two[0]);
@@ -548,10 +534,11 @@ static int as_nobody(void)
 		return 7;
 	rig_close_lanes(&r);
 	tutti_store_close(r.store);
-	if (open_at(scratch_path("secret")) != -EACCES)
+	if (rig_try_open(scratch_path("secret")) != -EACCES)
 		return 8;
 	/* Not even rings: refused with the command that mends it, where the kernel accounts them at all. */
-	return setrlimit(RLIMIT_MEMLOCK, &none) || (open_at(r.paths[0]) && !strstr(tutti_error_message(), "ulimit -l"))
+	return setrlimit(RLIMIT_MEMLOCK, &none) ||
+	               (rig_try_open(r.paths[0]) && !strstr(tutti_error_message(), "ulimit -l"))
 	           ? 9
 	           : 0;
 }
@@ -622,7 +609,7 @@ static void a_format_that_can_not_work_loses_nothing(void)
 	struct stat before, after;
 
 	CHECK_EQ(format_at(path, 16 << 20, 0), 0);
-	CHECK_EQ(open_at(path), 0);
+	CHECK_EQ(rig_try_open(path), 0);
 	CHECK(!stat(path, &before));
 	for (uint64_t bytes = 8 << 20; bytes <= 32 << 20; bytes *= 2) {
 		for (int prewrite = TUTTI_PREWRITE_SEGMENT; prewrite <= TUTTI_PREWRITE_NONE; prewrite++)
@@ -631,11 +618,11 @@ static void a_format_that_can_not_work_loses_nothing(void)
 		CHECK_EQ(format_without(SYS_fallocate, ENOSPC, path, bytes, TUTTI_PREWRITE_ALL), 1);
 		CHECK(!stat(path, &after) && after.st_size == before.st_size);
 		CHECK(access(scratch_path("kept too"), F_OK) < 0);
-		CHECK_EQ(open_at(path), 0);
+		CHECK_EQ(rig_try_open(path), 0);
 	}
 	CHECK_EQ(format_without(SYS_fallocate, EOPNOTSUPP, path, 8 << 20, TUTTI_PREWRITE_ALL), 0);
 	CHECK(!stat(path, &after) && after.st_size == 8 << 20);
-	CHECK_EQ(open_at(path), 0);
+	CHECK_EQ(rig_try_open(path), 0);
 	unlink(path);
 	unlink(scratch_path("kept too"));
 }
