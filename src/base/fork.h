@@ -5,20 +5,30 @@
  * a ring with all memory that is registered with it. One that lives on would hold all that long after its parent is
  * gone. So every child closes, at once, the descriptors that are named here. (O_CLOEXEC helps only who calls exec.)
  * What is made without fork's handlers (_Fork, clone) keeps them.
+ *
+ * Between opening a descriptor and naming it no child may be made, nor between forgetting and closing it: fork waits
+ * for one lock, which is held for the length of such a pair. Nothing else is locked under it and nobody is called back.
+ * As both sides wait at most 5 s, neither a disk that never answers nor a lock of the application, held in its own
+ * fork handlers, stops anybody for good: then a child may keep that one descriptor.
  */
 #ifndef TUTTI_BASE_FORK_H
 #define TUTTI_BASE_FORK_H
 
 #include <stdint.h>
+#include <sys/types.h>
 
-/* Children close it; returns fd. What is negative, or above 65535, is only returned. errno stays. Any thread. */
+/* open and close, of a descriptor that children close. errno is that of open, and stays in close. Any thread. */
+int fork_open(const char *path, int flags, mode_t mode);
+void fork_close(int fd);
+/* For what is opened and closed in other ways: between the two no child is made. They nest. errno stays. */
+void fork_hold(void);
+void fork_let(void);
+/* Children close it; returns fd. What is negative, or above 65535, is only returned. Held; errno stays. */
 int fork_guard(int fd);
-/* Not any more: call it before fd is closed. Returns fd; errno stays. Any thread. */
+/* Not any more, for it is closed next. Returns fd. Held; errno stays. */
 int fork_unguard(int fd);
-/*
- * Forks between the process that first guarded a descriptor and this one. A handle that remembers another number is
- * the parent's.
- */
+/* Forks between the process that loaded the library and this one. A handle that remembers another number is the
+ * parent's. */
 uint32_t fork_depth(void);
 
 #endif

@@ -77,7 +77,9 @@ static int sync_now(struct tutti_store *s, struct media *m)
 
 int tutti_store_sync(struct tutti_store *s)
 {
-	return s ? sync_now(s, s->background) : err_set(-EINVAL, "tutti_store_sync: NULL");
+	int rc = s ? pool_own(&s->pool, __func__) : err_set(-EINVAL, "tutti_store_sync: NULL");
+
+	return rc ? rc : sync_now(s, s->background);
 }
 
 /* ---- work on free segments, each lent meanwhile: nobody can have it, so nothing late meets what an owner wrote ----

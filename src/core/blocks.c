@@ -16,7 +16,9 @@ int tutti_lookup(struct tutti_ns *ns, const struct tutti_key *keys, size_t n, ui
 
 	if (!ns || (!keys && n) || !matched)
 		return err_set(-EINVAL, "tutti_lookup: NULL");
-	pthread_mutex_lock(&ns->store->lock);
+	rc = core_enter(ns->store, __func__);
+	if (rc)
+		return rc;
 	rc = store_lookup(ns->ns, keys, n, lease_ns, matched, lease);
 	pthread_mutex_unlock(&ns->store->lock);
 	return rc;
@@ -29,7 +31,9 @@ int tutti_reserve(struct tutti_ns *ns, const struct tutti_key *parent, const str
 
 	if (!ns || (!keys && n) || !first || !count || !reservation)
 		return err_set(-EINVAL, "tutti_reserve: NULL");
-	pthread_mutex_lock(&ns->store->lock);
+	rc = core_enter(ns->store, __func__);
+	if (rc)
+		return rc;
 	rc = store_reserve(ns->ns, parent, keys, n, lease_ns, first, count, reservation);
 	if (rc == -ENOSPC && background_yield(ns->store))
 		rc = store_reserve(ns->ns, parent, keys, n, lease_ns, first, count, reservation);
@@ -44,7 +48,9 @@ int tutti_release(struct tutti_ns *ns, const struct tutti_lease *lease)
 
 	if (!ns || !lease)
 		return err_set(-EINVAL, "tutti_release: NULL");
-	pthread_mutex_lock(&ns->store->lock);
+	rc = core_enter(ns->store, __func__);
+	if (rc)
+		return rc;
 	rc = store_release(ns->ns, lease, 0);
 	pthread_mutex_unlock(&ns->store->lock);
 	return rc;
@@ -56,7 +62,9 @@ int tutti_cancel(struct tutti_ns *ns, const struct tutti_lease *reservation)
 
 	if (!ns || !reservation)
 		return err_set(-EINVAL, "tutti_cancel: NULL");
-	pthread_mutex_lock(&ns->store->lock);
+	rc = core_enter(ns->store, __func__);
+	if (rc)
+		return rc;
 	rc = store_release(ns->ns, reservation, 1);
 	pthread_mutex_unlock(&ns->store->lock);
 	return rc;
@@ -108,7 +116,9 @@ int tutti_plan_blob(struct tutti_ns *ns, const struct tutti_lease *lease, size_t
 	blocks = malloc(count * sizeof(*blocks));
 	if (!blocks)
 		return err_set(-ENOMEM, "plan blob: no memory for %zu blocks", count);
-	pthread_mutex_lock(&ns->store->lock);
+	rc = core_enter(ns->store, __func__);
+	if (rc)
+		return rc;
 	rc = store_hold_blocks(ns->ns, lease, first, count, &info, blocks);
 	if (!rc) {
 		/* Built beside the caller's buffer, which may be unaligned. */
@@ -188,7 +198,9 @@ int tutti_complete(struct tutti_ns *ns, const void *blob, size_t bytes, size_t *
 	rc = blob_open(blob, bytes, WIRE_BLOB_COMPLETION, &b);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&ns->store->lock);
+	rc = core_enter(ns->store, __func__);
+	if (rc)
+		return rc;
 	if (memcmp(b.ns_digest, store_ns_digest(ns->ns)->b, sizeof(b.ns_digest)))
 		rc = err_set(-EINVAL, "completion: of another namespace");
 	else if (b.epoch != store_epoch(ns->store->st))

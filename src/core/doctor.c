@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/fork.h"
 #include "core/path.h"
 #include "core/pci.h"
 #include "ctrl/pnvme.h"
@@ -109,10 +110,20 @@ static void check_registering(struct doctor *d, int ring)
 	munmap(p, REGISTER_TRY_BYTES);
 }
 
+static int ring_of(struct io_uring_params *p)
+{
+	int ring;
+
+	fork_hold();
+	ring = fork_guard((int)syscall(SYS_io_uring_setup, 8, p));
+	fork_let();
+	return ring;
+}
+
 static void check_uring(struct doctor *d)
 {
 	struct io_uring_params p = {0};
-	int ring = (int)syscall(SYS_io_uring_setup, 8, &p);
+	int ring = ring_of(&p);
 	struct utsname u = {0};
 	struct rlimit lock = {0};
 	int error = errno;
@@ -146,7 +157,7 @@ static void check_uring(struct doctor *d)
 		line(d, "io_uring", TUTTI_DOCTOR_OK, "",
 		     "kernel %s, features 0x%x, fixed and vectored reads and writes", u.release, p.features);
 	check_registering(d, ring);
-	close(ring);
+	fork_close(ring);
 }
 
 static void check_memlock(struct doctor *d)
@@ -208,13 +219,13 @@ static void check_access(struct doctor *d, const struct stat *st)
 /* A file in a folder that goes with its descriptor; where there is none without a name, its name goes at once. */
 static int open_nameless(const char *folder, int extra)
 {
-	int fd = open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC | extra, 0600);
+	int fd = fork_open(folder, O_RDWR | O_TMPFILE | extra, 0600);
 	char name[PATH_MAX];
 
 	if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT))
 		return fd;
 	snprintf(name, sizeof(name), "%s/.tutti-doctor-%d", folder, (int)getpid());
-	fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | extra, 0600);
+	fd = fork_open(name, O_RDWR | O_CREAT | O_EXCL | extra, 0600);
 	if (fd >= 0)
 		unlink(name);
 	return fd;
@@ -226,10 +237,10 @@ static int open_to_try(const char *path, const struct stat *st)
 	int fd;
 
 	if (!S_ISDIR(st->st_mode))
-		return open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
+		return fork_open(path, O_RDONLY | O_DIRECT, 0);
 	fd = open_nameless(path, O_DIRECT);
 	if (fd >= 0 && ftruncate(fd, 8192)) {
-		close(fd);
+		fork_close(fd);
 		return -1;
 	}
 	return fd;
@@ -257,7 +268,7 @@ static void check_files(struct doctor *d, const struct stat *st)
 		     fs_name(d->path));
 	}
 	if (fd >= 0)
-		close(fd);
+		fork_close(fd);
 }
 
 static void direct_alignment(int fd, unsigned *memory, unsigned *offset)
@@ -287,7 +298,7 @@ static void check_direct(struct doctor *d, const struct stat *st)
 
 	if (fd >= 0 && !posix_memalign(&p, 4096, 4096) && pread(fd, p, 4096, 0) < 0) {
 		error = errno;
-		close(fd);
+		fork_close(fd);
 		fd = -1;
 	}
 	free(p);
@@ -302,7 +313,7 @@ static void check_direct(struct doctor *d, const struct stat *st)
 		return;
 	}
 	direct_alignment(fd, &memory, &offset);
-	close(fd);
+	fork_close(fd);
 	if (!memory)
 		line(d, "O_DIRECT", TUTTI_DOCTOR_OK, "", "%s (%s): works; its alignment isn't told, 4096 is assumed",
 		     d->path, fs);
@@ -317,7 +328,7 @@ static void check_direct(struct doctor *d, const struct stat *st)
 /* A block device may have nothing behind it. */
 static void check_medium(struct doctor *d, const struct stat *st)
 {
-	int fd = S_ISBLK(st->st_mode) ? open(d->path, O_RDONLY | O_CLOEXEC) : -1;
+	int fd = S_ISBLK(st->st_mode) ? fork_open(d->path, O_RDONLY, 0) : -1;
 	uint64_t bytes = 1;
 
 	if (fd < 0)
@@ -327,7 +338,7 @@ static void check_medium(struct doctor *d, const struct stat *st)
 		line(d, "medium", TUTTI_DOCTOR_MISSING, "lsblk  # shows what has a size",
 		     "%s has 0 bytes: no medium is in it, or it is not set up", d->path);
 	}
-	close(fd);
+	fork_close(fd);
 }
 
 static void check_disk(struct doctor *d, const struct stat *st)

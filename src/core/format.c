@@ -22,6 +22,7 @@
 #include "core/opts.h"
 #include "core/path.h"
 #include "core/pool.h"
+#include "port/port.h"
 #include "tutti/tutti.h"
 
 #define PREWRITE_STEP (256ull << 20)
@@ -43,14 +44,14 @@ static int block_bytes(const char *path, uint64_t *bytes)
 	int fd, rc = 0;
 
 	/* O_EXCL on a block device fails while it is mounted, or in use by md or lvm. */
-	fd = open(path, O_RDWR | O_EXCL | O_CLOEXEC);
+	fd = fork_open(path, O_RDWR | O_EXCL, 0);
 	if (fd < 0 || ioctl(fd, BLKGETSIZE64, bytes)) {
 		rc = -errno;
 		err_set(rc, "cannot take block device %s: %s%s", path, err_name(rc),
 		        rc == -EBUSY ? " (mounted, or part of md or lvm?)" : "");
 	}
 	if (fd >= 0)
-		close(fd);
+		fork_close(fd);
 	if (!rc && !*bytes)
 		rc = err_set(-ENOMEDIUM, "block device %s has 0 bytes: no medium is in it, or it is not set up", path);
 	return rc;
@@ -112,9 +113,9 @@ static int check_once(const struct work *w, uint32_t i)
 /* Nobody else may have it open: neither a store nor a lane. */
 static int check_unused(int fd, const char *path)
 {
-	int pid = lock_lane_pid(fd, NULL), rc;
+	int pid, rc;
 
-	if (pid)
+	if (lock_wait_lanes(fd, 0, port_now_ns() + LOCK_ORPHAN_NS, &pid))
 		return err_set(-EBUSY, "%s: process %d has it open as a pool", path, pid);
 	rc = lock_store(fd);
 	if (rc == -EBUSY && lock_store_held(fd, &pid) && pid)
@@ -127,16 +128,15 @@ static int open_file(struct work *w, uint32_t i)
 	const char *path = w->o->paths[i];
 	int rc;
 
-	w->fd[i] = open(path, O_RDWR | O_CLOEXEC);
+	w->fd[i] = fork_open(path, O_RDWR, 0);
 	if (w->fd[i] < 0 && errno == ENOENT) {
-		w->fd[i] = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+		w->fd[i] = fork_open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
 		w->created[i] = w->fd[i] >= 0;
 	}
 	if (w->fd[i] < 0) {
 		rc = -errno;
 		return err_set(rc, "cannot create %s: %s", path, err_name(rc));
 	}
-	fork_guard(w->fd[i]);
 	rc = check_once(w, i);
 	return rc ? rc : check_unused(w->fd[i], path);
 }
@@ -404,8 +404,10 @@ int tutti_format(const struct tutti_format_opts *opts)
 			unlink(o->paths[i]);
 		else if (rc && w->is_file[i] && !w->begun && ftruncate(w->fd[i], w->old_bytes[i]))
 			log_warn("%s: could not be given its old size back: %s", o->paths[i], err_name(-errno));
-		if (w->fd[i] >= 0)
-			close(fork_unguard(w->fd[i]));
+		if (w->fd[i] >= 0) {
+			lock_release(w->fd[i]);
+			fork_close(w->fd[i]);
+		}
 		free(w->names[i]);
 	}
 	free(w);

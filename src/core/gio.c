@@ -144,9 +144,13 @@ static void get_info(const struct gio *g, struct gio_info *out)
 int gio_get_info_sized(struct gio *g, struct gio_info *out, size_t bytes)
 {
 	struct gio_info info = {0};
+	int rc;
 
 	if (!g || !out)
 		return err_set(-EINVAL, "gio_get_info: NULL");
+	rc = pool_own(&g->pool, "gio_get_info");
+	if (rc)
+		return rc;
 	get_info(g, &info);
 	opts_give(&info, sizeof(info), out, bytes);
 	return 0;
@@ -154,10 +158,13 @@ int gio_get_info_sized(struct gio *g, struct gio_info *out, size_t bytes)
 
 int gio_register(struct gio *g, void *mem, uint64_t bytes)
 {
-	int registered;
+	int registered, rc;
 
 	if (!g || !mem || !bytes)
 		return err_set(-EINVAL, "gio_register: NULL or no bytes");
+	rc = pool_own(&g->pool, __func__);
+	if (rc)
+		return rc;
 	return engine_remote(g->engine) ? engine_map_near(g->engine, mem, bytes)
 	                                : engine_map(g->engine, mem, bytes, &registered);
 }
@@ -170,6 +177,9 @@ int gio_get_iocb(struct gio *g, uint32_t n, const struct gio_event *event, uint3
 
 	if (!g || !n || !id || !ioctx || (event && !event->word == !event->cuda_event))
 		return err_set(-EINVAL, "gio_get_iocb: NULL, or no IOCTX, or an event that is none or two");
+	rc = pool_own(&g->pool, __func__);
+	if (rc)
+		return rc;
 	if (event && engine_remote(g->engine) != (event->cuda_event != NULL))
 		return err_set(-ENOTSUP, "gio_get_iocb: kernels of %s wait for %s", engine_executor(g->engine),
 		               engine_remote(g->engine) ? "CUDA events" : "words of the host");
@@ -218,10 +228,13 @@ int gio_issue_io(struct gio *g, const uint32_t *ids, uint32_t n, uint32_t sms)
 	struct engine_launch go = {.iocbs = iocbs, .stream = ENGINE_READS, .blocks = sms};
 	uint64_t now = port_now_ns();
 	struct wire_ring *r;
-	int rc = 0;
+	int rc;
 
 	if (!g || !ids || !n || n > DEV_STEPS_MAX)
 		return err_set(-EINVAL, "gio_issue_io: NULL, or not 1 to %u IOCBs", DEV_STEPS_MAX);
+	rc = pool_own(&g->pool, __func__);
+	if (rc)
+		return rc;
 	r = ring_shared(engine_ring(g->engine));
 	while (go.n < n && !rc) {
 		uint32_t id = ids[go.n];
@@ -252,6 +265,9 @@ int gio_wait_cqe(struct gio *g, uint32_t id, uint64_t deadline_ns, struct gio_re
 
 	if (!g || !out || state_of(g, id) != IOCB_ISSUED)
 		return err_set(-EINVAL, "gio_wait_cqe: NULL, or IOCB %u was not issued", id);
+	rc = pool_own(&g->pool, __func__);
+	if (rc)
+		return rc;
 	rc = ring_wait(engine_ring(g->engine), id, deadline_ns, &r);
 	if (rc)
 		return err_set(rc, "gio: IOCB %u is not complete at the deadline", id);
@@ -262,16 +278,19 @@ int gio_wait_cqe(struct gio *g, uint32_t id, uint64_t deadline_ns, struct gio_re
 
 int gio_wait_stream(struct gio *g, uint32_t id, void *stream)
 {
+	int rc;
+
 	if (!g || state_of(g, id) != IOCB_ISSUED)
 		return err_set(-EINVAL, "gio_wait_stream: NULL, or IOCB %u was not issued", id);
-	return engine_stream_wait(g->engine, id, stream);
+	rc = pool_own(&g->pool, __func__);
+	return rc ? rc : engine_stream_wait(g->engine, id, stream);
 }
 
 void gio_put_iocb(struct gio *g, uint32_t id)
 {
 	struct ring_result r;
 
-	if (!g || state_of(g, id) == IOCB_FREE)
+	if (!g || state_of(g, id) == IOCB_FREE || pool_own(&g->pool, __func__))
 		return;
 	/* The kernel still works on it: better lost than used by two. */
 	if (state_of(g, id) == IOCB_ISSUED && !ring_done(engine_ring(g->engine), id, &r)) {

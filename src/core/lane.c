@@ -318,6 +318,9 @@ int tutti_lane_register(struct tutti_lane *l, const struct tutti_kv_layout *give
 		return rc;
 	if (!l || !layout->layer_base)
 		return err_set(-EINVAL, "tutti_lane_register: NULL");
+	rc = pool_own(&l->pool, __func__);
+	if (rc)
+		return rc;
 	g = &l->view.geom;
 	if (l->registered)
 		return err_set(-EEXIST, "this lane's KV memory is registered already");
@@ -386,9 +389,13 @@ static void get_info(const struct tutti_lane *l, struct tutti_lane_info *out)
 int tutti_lane_get_info_sized(struct tutti_lane *l, struct tutti_lane_info *out, size_t bytes)
 {
 	struct tutti_lane_info info = {0};
+	int rc;
 
 	if (!l || !out)
 		return err_set(-EINVAL, "tutti_lane_get_info: NULL");
+	rc = pool_own(&l->pool, "tutti_lane_get_info");
+	if (rc)
+		return rc;
 	get_info(l, &info);
 	opts_give(&info, sizeof(info), out, bytes);
 	return 0;
@@ -426,9 +433,13 @@ static void get_stats(struct tutti_lane *l, struct tutti_lane_stats *out)
 int tutti_lane_stats_sized(struct tutti_lane *l, struct tutti_lane_stats *out, size_t bytes)
 {
 	struct tutti_lane_stats stats = {0};
+	int rc;
 
 	if (!l || !out)
 		return err_set(-EINVAL, "tutti_lane_stats: NULL");
+	rc = pool_own(&l->pool, "tutti_lane_stats");
+	if (rc)
+		return rc;
 	get_stats(l, &stats);
 	opts_give(&stats, sizeof(stats), out, bytes);
 	return 0;

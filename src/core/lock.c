@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #define PID_BITS 24
 #define EPOCH_MASK 0xffffull
 #define LANE_POLL_NS 20000000
+#define ORPHAN_POLL_NS 1000000
 
 static int lock_at(int fd, short type, off_t start)
 {
@@ -35,12 +37,34 @@ static int locked_within(int fd, off_t start, off_t bytes, off_t *at)
 	return 1;
 }
 
+void lock_release(int fd)
+{
+	struct flock l = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = STORE_BYTE}; /* and all behind it */
+
+	fcntl(fd, F_OFD_SETLK, &l);
+}
+
 static off_t own_pid(void) { return getpid() & (((off_t)1 << PID_BITS) - 1); }
+
+int lock_gone(int pid) { return kill(pid, 0) && errno == ESRCH; }
+
+/* Nobody has it any more, or only what a process that is gone left behind. */
+static int store_orphaned(int fd)
+{
+	int pid;
+
+	return !lock_store_held(fd, &pid) || (pid && lock_gone(pid));
+}
 
 int lock_store(int fd)
 {
+	uint64_t until = port_now_ns() + LOCK_ORPHAN_NS;
 	int rc = lock_at(fd, F_WRLCK, STORE_BYTE);
 
+	while ((rc == -EAGAIN || rc == -EACCES) && port_now_ns() < until && store_orphaned(fd)) {
+		nanosleep(&(struct timespec){.tv_nsec = ORPHAN_POLL_NS}, NULL); /* a lock that goes away wakes nobody */
+		rc = lock_at(fd, F_WRLCK, STORE_BYTE);
+	}
 	if (rc == -EAGAIN || rc == -EACCES)
 		return -EBUSY;
 	if (!rc)

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/fork.h"
 
 #define FOLDER "/run/tutti"
 #define FIRST_LINE "tutti claim 1"
@@ -34,12 +35,12 @@ int core_note_write(const struct tutti_nvme *n)
 	length = strlen(text);
 	if (mkdir(FOLDER, 0755) && errno != EEXIST)
 		return err_set(-errno, "cannot make %s: %s; this needs root", FOLDER, err_name(-errno));
-	fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+	fd = fork_open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return err_set(-errno, "cannot write %s: %s; this needs root", temporary, err_name(-errno));
 	if (write(fd, text, length) != (ssize_t)length)
 		rc = errno ? -errno : -EIO;
-	close(fd);
+	fork_close(fd);
 	if (!rc && rename(temporary, path))
 		rc = -errno;
 	if (rc)

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/fork.h"
 #include "core/note.h"
 #include "core/pci.h"
 #include "ctrl/nvme_ctrl.h"
@@ -43,12 +44,12 @@ static void read_line(const char *path, char *out, size_t bytes)
 
 static int write_word(const char *path, const char *word)
 {
-	int fd = open(path, O_WRONLY | O_CLOEXEC), rc = 0;
+	int fd = fork_open(path, O_WRONLY, 0), rc = 0;
 
 	if (fd < 0 || write(fd, word, strlen(word)) != (ssize_t)strlen(word))
 		rc = -errno;
 	if (fd >= 0)
-		close(fd);
+		fork_close(fd);
 	return rc ? err_set(rc, "cannot write '%.40s' to %s: %s%s", word[0] == '\n' ? "" : word, path, err_name(rc),
 	                    rc == -EACCES ? "; this needs root" : "")
 	          : 0;
@@ -105,8 +106,8 @@ static void look_at_disk(const char *disk, struct tutti_nvme *out)
 	out->bytes += strtoull(text, NULL, 10) * 512;
 	out->namespaces++;
 	snprintf(path, sizeof(path), "/dev/%.64s", disk);
-	fd = open(path, O_RDONLY | O_EXCL |
-	                    O_CLOEXEC); /* fails while it, or a partition of it, is mounted or in md, lvm, swap */
+	/* Fails while it, or a partition of it, is mounted or in md, lvm, swap. */
+	fd = fork_open(path, O_RDONLY | O_EXCL, 0);
 	if (fd < 0)
 		snprintf(out->in_use, sizeof(out->in_use), "%.40s: %s", path,
 		         errno == EBUSY                     ? "mounted, or part of md, lvm or swap"
@@ -116,7 +117,7 @@ static void look_at_disk(const char *disk, struct tutti_nvme *out)
 		snprintf(out->in_use, sizeof(out->in_use),
 		         "%.40s has partitions (wipefs -a %.40s, if they are not wanted)", path, path);
 	if (fd >= 0)
-		close(fd);
+		fork_close(fd);
 }
 
 /* "nvme0c1n2", a path of a shared namespace, belongs to disk "nvme0n2". */
@@ -332,10 +333,10 @@ int tutti_nvme_release(const char *function)
 	if (!n.claimed)
 		return give_back(function, former);
 	node_of(&n, path, sizeof(path));
-	fd = open(path, O_RDWR | O_CLOEXEC);
+	fd = fork_open(path, O_RDWR, 0);
 	if (fd < 0 && errno == EBUSY)
 		return err_set(-EBUSY, "%s: a process drives it (%s is open); stop that first", function, path);
 	if (fd >= 0)
-		close(fd);
+		fork_close(fd);
 	return give_back(function, former);
 }

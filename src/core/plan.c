@@ -176,7 +176,9 @@ int tutti_plan_open(struct tutti_lane *l, const void *blob, size_t bytes, const 
 
 	if (!l || !blocks || !out)
 		return err_set(-EINVAL, "tutti_plan_open: NULL");
-	rc = blob_open(blob, bytes, WIRE_BLOB_PLAN, &b);
+	rc = pool_own(&l->pool, __func__);
+	if (!rc)
+		rc = blob_open(blob, bytes, WIRE_BLOB_PLAN, &b);
 	if (!rc)
 		rc = plan_check(l, &b, n_blocks);
 	if (rc)
@@ -293,10 +295,11 @@ static int retrieve_layers(struct tutti_plan *p, uint32_t from, uint32_t to)
 int tutti_retrieve(struct tutti_plan *p)
 {
 	uint32_t layers;
-	int rc = 0;
+	int rc;
 
 	if (!p || p->dev.op != WIRE_READ || p->layers_issued)
 		return err_set(-EINVAL, "tutti_retrieve: not a fresh retrieve plan");
+	rc = pool_own(&p->lane->pool, __func__);
 	layers = p->dev.geom.layers;
 	for (uint32_t i = 0; i < layers && !rc; i += DEV_STEPS_MAX - 1)
 		rc = retrieve_layers(p, i, layers - i < DEV_STEPS_MAX - 1 ? layers : i + DEV_STEPS_MAX - 1);
@@ -305,9 +308,12 @@ int tutti_retrieve(struct tutti_plan *p)
 
 int tutti_retrieve_layer(struct tutti_plan *p, uint32_t layer)
 {
+	int rc;
+
 	if (!p || p->dev.op != WIRE_READ || layer >= p->dev.geom.layers || p->iocb[layer] != PLAN_NO_IOCB)
 		return err_set(-EINVAL, "tutti_retrieve_layer: not a retrieve plan, no such layer, or issued already");
-	return retrieve_layers(p, layer, layer + 1);
+	rc = pool_own(&p->lane->pool, __func__);
+	return rc ? rc : retrieve_layers(p, layer, layer + 1);
 }
 
 static int drop(struct tutti_plan *p, int rc)
@@ -330,6 +336,9 @@ static int store_layer(struct tutti_plan *p, uint32_t layer, int held, void *str
 	if (!p || p->dev.op != WIRE_WRITE || layer >= p->dev.geom.layers || p->iocb[layer] != PLAN_NO_IOCB ||
 	    p->commit_issued)
 		return err_set(-EINVAL, "store of a layer: not a store plan, no such layer, or stored already");
+	rc = pool_own(&p->lane->pool, held ? "tutti_store_layer_stream" : "tutti_store_layer");
+	if (rc)
+		return rc;
 	if (p->dropped)
 		return err_set(-ECANCELED, "this store was dropped");
 	wipe = plan_first_step(p);
@@ -395,6 +404,9 @@ int tutti_wait_layer(struct tutti_plan *p, uint32_t layer, uint64_t deadline_ns)
 
 	if (!p || layer >= p->dev.geom.layers || p->iocb[layer] == PLAN_NO_IOCB)
 		return err_set(-EINVAL, "tutti_wait_layer: this layer was not issued");
+	rc = pool_own(&p->lane->pool, __func__);
+	if (rc)
+		return rc;
 	rc = wait_step(p, layer, deadline_ns);
 	if (rc)
 		return err_set(
@@ -407,15 +419,21 @@ int tutti_wait_layer(struct tutti_plan *p, uint32_t layer, uint64_t deadline_ns)
 
 int tutti_wait_layer_stream(struct tutti_plan *p, uint32_t layer, void *stream)
 {
+	int rc;
+
 	if (!p || layer >= p->dev.geom.layers || p->iocb[layer] == PLAN_NO_IOCB)
 		return err_set(-EINVAL, "tutti_wait_layer_stream: this layer was not issued");
-	return engine_stream_wait(p->lane->engine, p->iocb[layer], stream);
+	rc = pool_own(&p->lane->pool, __func__);
+	return rc ? rc : engine_stream_wait(p->lane->engine, p->iocb[layer], stream);
 }
 
 int tutti_plan_poll(struct tutti_plan *p)
 {
 	struct ring_result r;
+	int rc = p ? pool_own(&p->lane->pool, __func__) : 0;
 
+	if (rc)
+		return rc;
 	for (uint32_t i = 0; p && i < p->dev.geom.layers + 2; i++)
 		if (p->iocb[i] != PLAN_NO_IOCB && !ring_done(engine_ring(p->lane->engine), p->iocb[i], &r))
 			return 0;
@@ -424,7 +442,9 @@ int tutti_plan_poll(struct tutti_plan *p)
 
 int tutti_plan_failed(struct tutti_plan *p, size_t i)
 {
-	return !p || i >= p->dev.n ? -EINVAL : __atomic_load_n(&p->dev.results_host[i], __ATOMIC_RELAXED);
+	return !p || i >= p->dev.n || pool_own(&p->lane->pool, __func__)
+	           ? -EINVAL
+	           : __atomic_load_n(&p->dev.results_host[i], __ATOMIC_RELAXED);
 }
 
 static int wait_all(struct tutti_plan *p, uint64_t deadline_ns)

@@ -9,6 +9,7 @@
 
 #include "base/err.h"
 #include "base/fork.h"
+#include "core/lock.h"
 #include "core/path.h"
 #include "ctrl/nvme_ctrl.h"
 
@@ -85,7 +86,7 @@ static int open_fds(struct pool *p, const struct pool_opts *o, const char *const
 			p->n_dev++;
 			continue;
 		}
-		p->fd[i] = fork_guard(open(paths[i], (o->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC));
+		p->fd[i] = fork_open(paths[i], o->read_only ? O_RDONLY : O_RDWR, 0);
 		if (p->fd[i] < 0)
 			return err_set(-errno, "cannot open %s: %s", paths[i], err_name(-errno));
 		p->n_dev++;
@@ -129,7 +130,7 @@ static int open_ctrl(struct pool *p, const struct pool_opts *o)
 	if (!rc)
 		rc = p->ops->identify(p->ctrl, &p->info);
 	if (!rc && p->nvme) {
-		p->fd[0] = fork_guard(nvme_lock_fd(p->ctrl));
+		p->fd[0] = nvme_lock_fd(p->ctrl);
 		rc = p->fd[0] < 0 ? p->fd[0] : 0;
 	}
 	return rc;
@@ -191,8 +192,10 @@ static void close_all(struct pool *p)
 		p->ops->close(p->ctrl);
 	p->ctrl = NULL;
 	for (uint32_t i = 0; i < p->n_dev; i++)
-		if (p->fd[i] >= 0)
-			close(fork_unguard(p->fd[i]));
+		if (p->fd[i] >= 0) {
+			lock_release(p->fd[i]);
+			fork_close(p->fd[i]);
+		}
 	p->n_dev = 0;
 }
 

@@ -4,7 +4,6 @@
 #include "core/store.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,9 +24,6 @@ static uint64_t now(void *arg)
 
 /* ---- open and close ---- */
 
-/* 1: there is no such process here; so whoever shares its lock was made by it. */
-static int gone(int pid) { return kill(pid, 0) && errno == ESRCH; }
-
 /* Who has it: the lock says which process opened it; the superblock, where that runs, once it has come in. */
 static int busy(struct tutti_store *s)
 {
@@ -37,7 +33,7 @@ static int busy(struct tutti_store *s)
 
 	lock_store_held(s->pool.fd[0], &pid);
 	known = !rc && p->owner_pid == pid;
-	if (pid && gone(pid))
+	if (pid && lock_gone(pid))
 		err_set(-EBUSY,
 		        "%s: process %d%s%s opened this pool and is not here: it runs in another container, or it is "
 		        "gone, and a process that it made holds the pool on ('fuser %s' names it: stop that one)",
@@ -75,7 +71,7 @@ static void free_store(struct tutti_store *s)
 {
 	media_free(s->background);
 	media_free(s->media);
-	pool_close(&s->pool); /* and with the descriptors, the lock */
+	pool_close(&s->pool); /* and with it, the lock */
 	pthread_cond_destroy(&s->wake);
 	pthread_cond_destroy(&s->lent_end);
 	pthread_mutex_destroy(&s->sync_lock);
@@ -173,13 +169,25 @@ int tutti_store_close(struct tutti_store *s)
 	return rc;
 }
 
+int core_enter(struct tutti_store *s, const char *call)
+{
+	int rc = pool_own(&s->pool, call);
+
+	if (!rc)
+		pthread_mutex_lock(&s->lock);
+	return rc;
+}
+
 int tutti_store_info_sized(struct tutti_store *s, struct tutti_pool_info *out, size_t bytes)
 {
 	struct tutti_pool_info info;
+	int rc;
 
 	if (!s || !out)
 		return err_set(-EINVAL, "tutti_store_info: NULL");
-	pthread_mutex_lock(&s->lock);
+	rc = core_enter(s, "tutti_store_info");
+	if (rc)
+		return rc;
 	store_info(s->st, &info);
 	pthread_mutex_unlock(&s->lock);
 	opts_give(&info, sizeof(info), out, bytes);
@@ -230,7 +238,9 @@ int tutti_ns_open(struct tutti_store *s, const struct tutti_ns_spec *spec, struc
 		return rc;
 	if (!s || !out)
 		return err_set(-EINVAL, "tutti_ns_open: NULL");
-	pthread_mutex_lock(&s->lock);
+	rc = core_enter(s, __func__);
+	if (rc)
+		return rc;
 	rc = store_ns_open(s->st, &own, &ns, NULL);
 	if (!rc)
 		rc = handle(s, ns, out);
@@ -245,7 +255,9 @@ int tutti_ns_at(struct tutti_store *s, uint32_t i, struct tutti_ns **out)
 
 	if (!s || !out)
 		return err_set(-EINVAL, "tutti_ns_at: NULL");
-	pthread_mutex_lock(&s->lock);
+	rc = core_enter(s, __func__);
+	if (rc)
+		return rc;
 	rc = store_ns_at(s->st, i, &ns);
 	if (!rc)
 		rc = handle(s, ns, out);
@@ -256,10 +268,13 @@ int tutti_ns_at(struct tutti_store *s, uint32_t i, struct tutti_ns **out)
 int tutti_ns_get_info_sized(struct tutti_ns *ns, struct tutti_ns_info *out, size_t bytes)
 {
 	struct tutti_ns_info info;
+	int rc;
 
 	if (!ns || !out)
 		return err_set(-EINVAL, "tutti_ns_get_info: NULL");
-	pthread_mutex_lock(&ns->store->lock);
+	rc = core_enter(ns->store, "tutti_ns_get_info");
+	if (rc)
+		return rc;
 	store_ns_info(ns->ns, &info);
 	pthread_mutex_unlock(&ns->store->lock);
 	opts_give(&info, sizeof(info), out, bytes);
@@ -272,7 +287,9 @@ int tutti_ns_clear(struct tutti_ns *ns)
 
 	if (!ns)
 		return err_set(-EINVAL, "tutti_ns_clear: NULL");
-	pthread_mutex_lock(&ns->store->lock);
+	rc = core_enter(ns->store, __func__);
+	if (rc)
+		return rc;
 	rc = store_ns_clear(ns->ns);
 	background_deallocate(ns->store);
 	pthread_mutex_unlock(&ns->store->lock);
@@ -285,7 +302,9 @@ int tutti_ns_remove(struct tutti_ns *ns)
 
 	if (!ns)
 		return err_set(-EINVAL, "tutti_ns_remove: NULL");
-	pthread_mutex_lock(&ns->store->lock);
+	rc = core_enter(ns->store, __func__);
+	if (rc)
+		return rc;
 	rc = ns->ns ? store_ns_remove(ns->ns) : err_set(-EINVAL, "tutti_ns_remove: it is removed already");
 	if (!rc)
 		ns->ns = NULL;
@@ -300,7 +319,9 @@ int tutti_ns_each(struct tutti_ns *ns, tutti_block_fn fn, void *arg)
 
 	if (!ns || !fn)
 		return err_set(-EINVAL, "tutti_ns_each: NULL");
-	pthread_mutex_lock(&ns->store->lock);
+	rc = core_enter(ns->store, __func__);
+	if (rc)
+		return rc;
 	rc = store_ns_each(ns->ns, fn, arg);
 	pthread_mutex_unlock(&ns->store->lock);
 	return rc;

@@ -46,6 +46,12 @@ struct tutti_store {
  * header. A timeout or a dropped plan says nothing about it. */
 static inline int core_says_damaged(int result) { return result >> 8 == 2 || result == -EBADMSG || result == -ESTALE; }
 
+/*
+ * The way into every public call on a store or its namespaces: takes the lock. -EINVAL: this process is a child, made
+ * by fork, of the one whose store it is; who held the lock may not be here. `call` is for the message.
+ */
+int core_enter(struct tutti_store *s, const char *call);
+
 int background_start(struct tutti_store *s);
 void background_stop(struct tutti_store *s);
 /*

@@ -312,7 +312,7 @@ int tutti_store_repair(struct tutti_store *s, uint64_t *wiped)
 
 	if (!s)
 		return err_set(-EINVAL, "tutti_store_repair: NULL");
-	rc = tutti_store_info(s, &info);
+	rc = tutti_store_info(s, &info); /* refuses what is not this process's */
 	for (uint64_t i = 0; i <= info.segments && !rc; i++) {
 		pthread_mutex_lock(&s->lock);
 		rc = i ? store_repair_headers(s->st, (uint32_t)i - 1, &n) : store_repair_records(s->st, &n);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/fork.h"
 #include "ctrl/pnvme.h"
 #include "ctrl/vfio.h"
 
@@ -129,7 +130,7 @@ int nvme_lock_fd(const struct ctrl *c)
 
 	/* Opened anew, not duplicated: such locks belong to the open file. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", c->unit[0]->lock_fd);
-	fd = open(path, O_RDWR | O_CLOEXEC);
+	fd = fork_open(path, O_RDWR, 0);
 	return fd < 0 ? err_set(-errno, "cannot open %s: %s; is /proc mounted?", path, err_name(-errno)) : fd;
 }
 

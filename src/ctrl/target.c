@@ -74,14 +74,14 @@ static uint32_t dio_try(int fd)
 
 static int open_fd(const struct ctrl_target *t, int extra)
 {
-	int flags = (t->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | extra;
+	int flags = (t->read_only ? O_RDONLY : O_RDWR) | extra;
 	char self[64];
 
 	if (t->fd < 0)
-		return fork_guard(open(t->path, flags));
+		return fork_open(t->path, flags, 0);
 	/* A description of our own, so that O_DIRECT is not put on the caller's. */
 	snprintf(self, sizeof(self), "/proc/self/fd/%d", t->fd);
-	return fork_guard(open(self, flags));
+	return fork_open(self, flags, 0);
 }
 
 static int open_any(const struct ctrl_target *t, int want_direct, struct ctrl_file *f)
@@ -195,7 +195,7 @@ int ctrl_file_open(const struct ctrl_target *t, uint32_t lba_bytes, int want_dir
 void ctrl_file_close(struct ctrl_file *f)
 {
 	if (f->own && f->fd >= 0)
-		close(fork_unguard(f->fd));
+		fork_close(f->fd);
 	f->fd = -1;
 }
 

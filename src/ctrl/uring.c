@@ -393,11 +393,17 @@ static int ring_open(struct uring *u, uint32_t entries)
 	                                 IORING_SETUP_COOP_TASKRUN, 0};
 	int rc = -EINVAL;
 
+	fork_hold();
 	for (uint32_t i = 0; i < 3 && rc == -EINVAL; i++) {
 		struct io_uring_params p = {.flags = flags[i]};
 
 		rc = io_uring_queue_init_params(entries, &u->ring, &p);
 	}
+	if (!rc) {
+		fork_guard(u->ring.ring_fd);
+		io_uring_ring_dontfork(&u->ring); /* its memory holds it, too */
+	}
+	fork_let();
 	if (rc == -EPERM || rc == -EACCES)
 		return err_set(
 		    rc, "io_uring is forbidden here; allow it (sysctl kernel.io_uring_disabled=0, or the container's "
@@ -407,11 +413,7 @@ static int ring_open(struct uring *u, uint32_t entries)
 	if (rc == -ENOMEM)
 		return err_set(
 		    rc, "no memory for io_uring's rings: the memlock limit is too low; raise it (ulimit -l 8192)");
-	if (rc)
-		return err_set(rc, "io_uring can't be set up: %s", err_name(rc));
-	fork_guard(u->ring.ring_fd);
-	io_uring_ring_dontfork(&u->ring); /* its memory holds it, too */
-	return 0;
+	return rc ? err_set(rc, "io_uring can't be set up: %s", err_name(rc)) : 0;
 }
 
 static void ring_probe(struct uring *u)
@@ -481,8 +483,10 @@ static void uring_close(void *self)
 		io_uring_unregister_files(&u->ring);
 	if (u->bufs_fixed)
 		io_uring_unregister_buffers(&u->ring);
+	fork_hold();
 	fork_unguard(u->ring.ring_fd);
 	io_uring_queue_exit(&u->ring);
+	fork_let();
 	for (uint32_t i = 0; i < BOUNCES; i++)
 		free(u->bounces[i].data);
 	files_close(u);
