@@ -216,7 +216,7 @@ struct tutti_pool_info {
 struct tutti_lane_stats {
 	uint64_t commands, objects, bytes_read, bytes_written;
 	uint64_t direct_bytes, bounced_bytes;   /* moved without / with a copy of ours */
-	uint64_t checksum_bytes, checksum_ns;   /* CPU time, of one command in eight, for all; not of a GPU's movers */
+	uint64_t checksum_bytes, checksum_ns;   /* CPU time, for all by one command in eight; not of a GPU's movers */
 	uint64_t failed_objects, failed_blocks, retries;
 	uint64_t layers_retrieved, layers_stored, stores_dropped;
 	uint64_t ctrl_syscalls, ctrl_parks, ctrl_fixed_ios;

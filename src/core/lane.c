@@ -414,7 +414,7 @@ static void get_stats(struct tutti_lane *l, struct tutti_lane_stats *out)
 	out->direct_bytes = d.direct_bytes;
 	out->bounced_bytes = d.bounced_bytes;
 	out->checksum_bytes = d.sum_bytes;
-	out->checksum_ns = d.sum_ns;
+	out->checksum_ns = dev_sum_ns(&d);
 	out->failed_objects = d.failed_elements;
 	out->retries = d.retries;
 	if (l->pool.ops->counters && !l->pool.ops->counters(l->pool.ctrl, &c)) {

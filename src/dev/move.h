@@ -171,8 +171,8 @@ PORT_FN struct dev_piece dev_piece_at(const struct dev_block *b, const struct de
 }
 
 /*
- * What sums cost is CPU time, and reading that takes a system call: one command in DEV_TIMED is timed, and stands for
- * all that were summed since the one before. Begin gives 0 for a command that is not timed.
+ * What sums cost is CPU time, and reading that takes a system call: the first command is timed, then one in DEV_TIMED,
+ * and they stand for all. Begin gives 0 for a command that is not timed.
  */
 #if defined(__CUDA_ARCH__)
 #define DEV_TIMED 1u
@@ -180,15 +180,22 @@ PORT_FN struct dev_piece dev_piece_at(const struct dev_block *b, const struct de
 #define DEV_TIMED 8u
 #endif
 
-PORT_FN uint64_t dev_timed_begin(struct dev_block *b) { return ++b->untimed < DEV_TIMED ? 0 : port_cpu_ns(); }
+PORT_FN uint64_t dev_timed_begin(struct dev_block *b)
+{
+	if (!b->untimed)
+		return port_cpu_ns();
+	b->untimed--;
+	return 0;
+}
 
 PORT_FN void dev_timed_end(struct dev_block *b, uint64_t begin_ns, uint64_t bytes)
 {
-	b->untimed_bytes += bytes;
+	dev_count(&b->stats.own_sum_bytes, bytes);
 	if (!begin_ns || !bytes)
 		return;
-	dev_count(&b->stats.sum_ns, (port_cpu_ns() - begin_ns) * b->untimed_bytes / bytes);
-	b->untimed_bytes = b->untimed = 0;
+	dev_count(&b->stats.timed_sum_ns, port_cpu_ns() - begin_ns);
+	dev_count(&b->stats.timed_sum_bytes, bytes);
+	b->untimed = DEV_TIMED - 1;
 }
 
 PORT_FN void dev_move_pieces(struct dev_block *b, struct dev_step *s, const struct dev_cmd *c)

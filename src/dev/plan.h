@@ -148,7 +148,9 @@ struct dev_step {
 
 /* Counters of a thread block; core adds them up at any time. Only the owner writes, by dev_count. */
 struct dev_stats {
-	uint64_t commands, elements, bytes_read, bytes_written, direct_bytes, bounced_bytes, sum_bytes, sum_ns;
+	uint64_t commands, elements, bytes_read, bytes_written, direct_bytes, bounced_bytes, sum_bytes;
+	/* What this thread itself summed, without a GPU's movers; of it, what was timed, and how long that took. */
+	uint64_t own_sum_bytes, timed_sum_bytes, timed_sum_ns;
 	uint64_t failed_elements, retries;
 };
 
@@ -160,6 +162,14 @@ PORT_FN void dev_count(uint64_t *counter, uint64_t n)
 	/* One writer: no read-modify-write is needed, only that a reader never sees half of it. */
 	__atomic_store_n(counter, *counter + n, __ATOMIC_RELAXED);
 #endif
+}
+
+/* What all own sums took, as far as those that were timed say. */
+PORT_FN uint64_t dev_sum_ns(const struct dev_stats *s)
+{
+	double part = s->timed_sum_bytes ? (double)s->own_sum_bytes / (double)s->timed_sum_bytes : 0;
+
+	return (uint64_t)((double)s->timed_sum_ns * part);
 }
 
 /* Resources of one thread block, for the life of a lane. */
@@ -203,8 +213,7 @@ struct dev_block {
 	uint32_t rung;           /* bit per queue pair: posted, not rung */
 	struct dev_mover *mover; /* warps that move and sum data for this block (exec/mover.cuh); NULL on the host */
 	struct dev_stats stats;
-	uint64_t untimed_bytes; /* summed since the last command whose sums were timed */
-	uint32_t untimed;       /* commands, likewise */
+	uint32_t untimed; /* commands until the next one whose sums are timed */
 };
 
 /* The host's clock, on either side. */
