@@ -40,6 +40,7 @@ enum cli_exit cli_exit_of(int result)
 	case EEXIST:
 	case EISDIR:
 	case ENOTBLK:
+	case ETXTBSY:
 	case ENAMETOOLONG:
 		return CLI_USAGE;
 	default: /* not there, no space, no permission, in use, of another version */

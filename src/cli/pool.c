@@ -107,6 +107,19 @@ const char *cli_pool_folder(void)
 	return folder && *folder ? folder : "/tmp";
 }
 
+int cli_pool_folder_check(const struct cli_call *call, const char *folder)
+{
+	struct stat st;
+	int error = stat(folder, &st)                      ? errno
+	            : !S_ISDIR(st.st_mode)                 ? ENOTDIR
+	            : access(folder, W_OK | X_OK) ? errno
+	                                          : 0;
+
+	return error ? cli_complain(call, cli_exit_of(-error), "%s: %s; name a folder to write in with --dir or TMPDIR",
+	                            folder, strerror(error))
+	             : CLI_DONE;
+}
+
 uint64_t cli_pool_room(const char *folder)
 {
 	struct statvfs v;
@@ -124,9 +137,9 @@ int cli_pool_make(const struct cli_call *call, const char *folder, uint64_t byte
 
 	if (!folder)
 		folder = cli_pool_folder();
-	if (access(folder, W_OK | X_OK))
-		return cli_complain(call, cli_exit_of(-errno), "%s: %s; name a folder to write in with --dir or TMPDIR",
-		                    folder, strerror(errno));
+	result = cli_pool_folder_check(call, folder);
+	if (result)
+		return result;
 	if ((size_t)snprintf(path, path_bytes, "%s/tutti-%d.pool", folder, (int)getpid()) >= path_bytes)
 		return cli_complain(call, CLI_USAGE, "%s: the name is too long", folder);
 	if (!keep && cli_remove_at_exit(path))

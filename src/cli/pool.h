@@ -32,6 +32,8 @@ int cli_pool_make(const struct cli_call *call, const char *folder, uint64_t byte
                   int keep, char *path, size_t path_bytes);
 /* Bytes that a new file may take in a folder; 0 and errno if it is none. */
 uint64_t cli_pool_room(const char *folder);
+/* Complains, and gives the exit status, unless it is a folder that can be written in. */
+int cli_pool_folder_check(const struct cli_call *call, const char *folder);
 /* $TMPDIR, /tmp. */
 const char *cli_pool_folder(void);
 

@@ -112,10 +112,12 @@ static int given_pool(struct demo *d)
 static int choose_pool(struct demo *d)
 {
 	uint64_t room;
+	int status;
 
 	d->folder = d->a->dir ? d->a->dir : cli_pool_folder();
-	if (access(d->folder, F_OK))
-		return cli_complain(d->call, CLI_RESOURCE, "cannot use %s: %s", d->folder, strerror(errno));
+	status = cli_pool_folder_check(d->call, d->folder);
+	if (status)
+		return status;
 	room = cli_pool_room(d->folder);
 	d->pool_bytes = d->a->pool_bytes ? d->a->pool_bytes : POOL_BYTES;
 	if (d->a->pool)

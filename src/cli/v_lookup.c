@@ -78,7 +78,9 @@ static void *read_items(const struct cli_call *call, const char *name, int keys,
 
 	*n = 0;
 	if (!f)
-		*status = cli_complain(call, cli_exit_of(-errno), "%s: %s", name, strerror(errno));
+		*status =
+		    cli_complain(call, cli_exit_of(-errno), "cannot read %s: %s; --tokens and --keys name a file%s",
+		                 name, strerror(errno), keys ? "" : ", '-' is stdin: echo 1 2 3 | tutti lookup ...");
 	while (f && items && !bad && (got = next_word(f, word, sizeof(word))) > 0 && *n < most) {
 		if (*n == room) {
 			more = realloc(items, 2 * room * item);

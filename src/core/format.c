@@ -135,7 +135,8 @@ static int open_file(struct work *w, uint32_t i)
 	}
 	if (w->fd[i] < 0) {
 		rc = -errno;
-		return err_set(rc, "cannot create %s: %s", path, err_name(rc));
+		return rc == -ENOENT ? err_set(rc, "cannot create %s: %s; is there that folder?", path, err_name(rc))
+		                     : pool_path_refused(path, -rc);
 	}
 	rc = check_once(w, i);
 	return rc ? rc : check_unused(w->fd[i], path);

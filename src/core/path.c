@@ -70,6 +70,21 @@ int pool_path_look(const char *path, struct stat *st)
 	}
 }
 
+int pool_path_refused(const char *path, int error)
+{
+	const char *why = error == ETXTBSY
+	                      ? "; it is a program that runs, or space that is swapped to, and neither is a "
+	                                     "pool; name another file"
+	                  : error == EACCES || error == EPERM
+	                      ? "; a pool is read and written, so be the user who owns it, or have its owner allow it "
+	                        "(chmod; lsattr shows whether it is immutable)"
+	                  : error == EROFS ? "; mount its file system read-write, or name another place"
+	                  : error == EMFILE || error == ENFILE ? "; close some files, or raise their limit (ulimit -n)"
+	                                                       : "";
+
+	return err_set(-error, "cannot open %s: %s%s", path, err_name(-error), why);
+}
+
 int pool_path_same(const struct stat *a, const struct stat *b)
 {
 	if (S_ISBLK(a->st_mode) || S_ISBLK(b->st_mode))

@@ -17,6 +17,11 @@ int pool_path_is_nvme(const char *path);
  * nothing. Otherwise what stat says.
  */
 int pool_path_look(const char *path, struct stat *st);
+/*
+ * For who could not open it, for reading and writing: says why, and what to do. Returns -error; -ETXTBSY is that of a
+ * program that runs.
+ */
+int pool_path_refused(const char *path, int error);
 /* 1: two names of one file or one block device. */
 int pool_path_same(const struct stat *a, const struct stat *b);
 

@@ -87,8 +87,10 @@ static int open_fds(struct pool *p, const struct pool_opts *o, const char *const
 			continue;
 		}
 		p->fd[i] = fork_open(paths[i], o->read_only ? O_RDONLY : O_RDWR, 0);
-		if (p->fd[i] < 0)
-			return err_set(-errno, "cannot open %s: %s", paths[i], err_name(-errno));
+		if (p->fd[i] < 0) {
+			rc = pool_path_refused(paths[i], errno);
+			return rc == -ETXTBSY && !o->as_given ? err_prefix(-ENOMEDIUM, "no pool there") : rc;
+		}
 		p->n_dev++;
 	}
 	return 0;

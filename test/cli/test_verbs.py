@@ -138,6 +138,10 @@ def test_exit_status_is_the_same_everywhere():
             fails(3 if what == "/dev/none" else 2, word, args=["doctor", what])
     assert not os.path.exists("/dev/none")
     sock.close()
+    plain = path("plain")
+    open(plain, "w").close()
+    for verb in ["replay", "demo", "bench"]:
+        fails(3, "Not a directory", "name a folder", args=[verb, "--dir", plain])
     fails(2, "irectory", args=["lookup", "--tokens", WORK, empty])
     tokens = ["--tokens", os.devnull]
     on_pools = {"info": [], "ls": [], "verify": [], "clear": ["--all"], "lookup": tokens}
@@ -155,7 +159,7 @@ def test_exit_status_is_the_same_everywhere():
         fails(3, "none", args=[verb, "--pool", path("none")])
         fails(3, "no pool", args=[verb, "--pool", zeros])
         fails(3, "No such file", args=[verb, "--dir", path("none")])
-    fails(3, "No such file", args=["lookup", "--keys", path("none"), empty])
+    fails(3, "No such file", "name a file", args=["lookup", "--keys", path("none"), empty])
     fails(3, "No such file", args=["format", "--size", "8M", path("none/p")])
     assert run_json("ls", empty) == {"namespace": 0, "blocks": []}
     for text in [run("help").stdout, run("ls", "--help").stdout, run("help", "--man").stdout]:
@@ -484,6 +488,24 @@ def test_executors():
         fails(3, "executor cuda", "use executor host", args=[verb, *args, "--executor", "cuda"])
     fails(3, "executor cuda", "use executor host", args=["demo", "--executor", "cuda"])
     fails(2, "auto|host|cuda", args=["demo", "--executor", "tpu"])
+
+
+def test_a_program_that_runs_is_no_pool():
+    program = path("program")
+    shutil.copy(shutil.which("sleep"), program)
+    before = open(program, "rb").read()
+    p = subprocess.Popen([program, "60"])
+    try:
+        for args in [["info"], ["ls"], ["verify"], ["clear", "--all"], ["lookup", "--tokens", os.devnull]]:
+            fails(3, "no pool there", "a program that runs", "name another file", args=[*args, program])
+        for verb in ["replay", "bench"]:
+            fails(3, "a program that runs", args=[verb, "--pool", program])
+        fails(2, "--overwrite", args=["format", "--size", "64M", program])
+        fails(2, "a program that runs", args=["format", "--size", "64M", "--overwrite", program])
+    finally:
+        p.kill()
+        p.wait()
+    assert open(program, "rb").read() == before
 
 
 def test_foreign_damaged_and_truncated_pools():
