@@ -5,10 +5,14 @@
 
 All engines live at once, one process each, and only one of them has work. A round, for each length and system: a new
 document is asked (cold: it is computed, and stored), vLLM's own prefix cache is emptied, and the document is asked with
-another last line (hit). "none" computes that, too; "memory" keeps vLLM's own prefix cache, as the bound. Load GB/s are
-KV bytes by the time that a hit takes longer than "memory", for all systems alike. Store GB/s are KV bytes by the time
-from a cold answer until the process has given so many bytes to the disk (or to the page cache, if it writes there);
-"in the time" means that this had happened when the answer came, so that it is in the cold time.
+another last line (hit). "none" computes that, too; "memory" keeps vLLM's own prefix cache, as the bound. Times are vLLM's own
+count to the first token. Load GB/s are KV bytes by the time that a hit takes longer than "memory", for all systems alike.
+Store GB/s are KV bytes by the time from a cold answer until the process has given so many bytes to the disk (or to the page
+cache, if it writes there); "in the time" means that this had happened when the answer came, so that it is in the cold time.
+
+CPU s: of a process, from a cold question until what it stored is published. "cold beside memory": the median of the
+rounds' own differences in the time of a cold answer, in percent, and the interval that holds it with 95 % certainty (of
+fewer than six rounds: least and most); that of "none", which stores nothing either, tells what such a difference is worth on this machine.
 """
 import argparse
 import json
@@ -25,6 +29,9 @@ from live import Live
 from run import BLOCK, Bench
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "python/bench"))
+from overhead import median_within  # noqa: E402
+
 LAYERS, KV_HEADS, HEAD = 4, 8, 32
 BLOCK_BYTES = LAYERS * KV_HEADS * 2 * HEAD * 4 * BLOCK
 WRITE_S = 20  # longest wait until a document is written
@@ -71,6 +78,12 @@ def written(s):
         return next(int(line.split()[1]) for line in io if line.startswith("write_bytes"))
 
 
+def cpu_seconds(s):
+    """Of a system's process so far, in user and system mode, all threads."""
+    fields = pathlib.Path(f"/proc/{s.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def seconds_to_write(s, goal):
     began = time.monotonic()
     while written(s) < goal:
@@ -80,27 +93,37 @@ def seconds_to_write(s, goal):
     return time.monotonic() - began
 
 
-def one_round(running, n, seed):
-    """Each system gets the same two requests; who begins changes from round to round."""
-    k = seed % len(running)
+def one_round(running, n, seed, k=0):
+    """Each system gets the same two requests, the k-th one first: this changes from round to round."""
+    k %= len(running)
     for s in running[k:] + running[:k]:
         s.ask(reset=1)
-        rows = s.rows.setdefault(n, {"cold": [], "store": [], "hit": [], "cached": []})
+        rows = s.rows.setdefault(n, {"cold": [], "store": [], "cpu": [], "hit": [], "cached": []})
+        began = cpu_seconds(s)
         goal = written(s) + (n - 1) // BLOCK * BLOCK_BYTES
-        rows["cold"].append(s.ask(seed=seed, tokens=n, max_tokens=1)["s"])
+        rows["cold"].append(s.ask(seed=seed, tokens=n, max_tokens=1)["ttft_s"])
         if s.stores:
             rows["store"].append(seconds_to_write(s, goal))
         s.ask(settle=1)
+        rows["cpu"].append(cpu_seconds(s) - began)
         if s.name != "memory":
             s.ask(reset=1)
         hit = s.ask(seed=seed, tokens=n, tail_seed=seed, max_tokens=1)
-        rows["hit"].append(hit["s"])
+        rows["hit"].append(hit["ttft_s"])
         rows["cached"].append(hit["cached"])
         rows.setdefault("tokens", []).append(hit["tokens"])
 
 
 def spread(seconds):
     return f"{statistics.median(seconds):.3f} ({min(seconds):.3f}-{max(seconds):.3f})"
+
+
+def beside(row, memory):
+    if not memory:
+        return ""
+    middle = statistics.median(memory["cold"])
+    each = [100 * (a - b) / middle for a, b in zip(row["cold"], memory["cold"])]
+    return "{:+.1f} ({:+.1f} to {:+.1f})".format(*median_within(each))
 
 
 def store_rate(row, n_bytes):
@@ -112,15 +135,18 @@ def store_rate(row, n_bytes):
 
 
 def report(running, lengths):
-    print(f"{'':16} {'tokens':>7} {'cold s':>21} {'hit s':>21} {'cached':>7} {'load GB/s':>9} {'store GB/s':>11}")
+    print(f"{'':16} {'tokens':>7} {'cold s':>21} {'hit s':>21} {'cached':>7} {'load GB/s':>9} {'store GB/s':>11} {'CPU s':>6} "
+          "cold beside memory, %")
     for n in lengths:
-        base = next((statistics.median(s.rows[n]["hit"]) for s in running if s.name == "memory"), None)
+        memory = next((s.rows[n] for s in running if s.name == "memory"), None)
+        base = statistics.median(memory["hit"]) if memory else None
         for s in running:
             r = s.rows[n]
             more = statistics.median(r["hit"]) - base if base is not None and s.stores else 0
             rate = r["cached"][-1] // BLOCK * BLOCK_BYTES / more / 1e9 if more > 0 else 0
             print(f"{s.name:16} {n:7} {spread(r['cold']):>21} {spread(r['hit']):>21} {r['cached'][-1]:7} "
-                  f"{f'{rate:.2f}' if rate else '':>9} {store_rate(r, (n - 1) // BLOCK * BLOCK_BYTES):>11}", flush=True)
+                  f"{f'{rate:.2f}' if rate else '':>9} {store_rate(r, (n - 1) // BLOCK * BLOCK_BYTES):>11} "
+                  f"{statistics.median(r['cpu']):6.2f} {beside(r, memory) if s.name != 'memory' else ''}", flush=True)
 
 
 def main():
@@ -161,7 +187,7 @@ def main():
             s.rows.clear()
         for i in range(args.rounds):
             for n in lengths:
-                one_round(running, n, 2000 + 100 * i + n)
+                one_round(running, n, 2000 + 100 * i + n, i)
             report(running, lengths)
         for n in lengths:  # whoever answers otherwise than the engine alone has loaded something wrong
             want = next(s.rows[n]["tokens"] for s in running if s.name in ("memory", "none"))
