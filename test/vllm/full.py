@@ -59,7 +59,7 @@ def peers(venv):
 
 def main():
     venv = pathlib.Path(sys.argv[1])
-    known = {"ranks": lambda: cases(venv, "two_ranks"), "drafts": lambda: cases(venv, "drafts"),
+    known = {"ranks": lambda: cases(venv, "two_ranks"), "drafts": lambda: cases(venv, "drafts", "draft_model", "eagle"),
              "peers": lambda: peers(venv)}
     parts = sys.argv[2:] or ["ranks", "drafts", *VERSIONS, "peers"]
     sums = [known[part]() if part in known else version(venv, part) for part in parts]
