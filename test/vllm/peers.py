@@ -5,14 +5,16 @@
 
 All engines live at once, one process each, and only one of them has work. A round, for each length and system: a new
 document is asked (cold: it is computed, and stored), vLLM's own prefix cache is emptied, and the document is asked with
-another last line (hit). "none" computes that, too; "memory" keeps vLLM's own prefix cache, as the bound. Times are vLLM's own
-count to the first token. Load GB/s are KV bytes by the time that a hit takes longer than "memory", for all systems alike.
-Store GB/s are KV bytes by the time from a cold answer until the process has given so many bytes to the disk (or to the page
-cache, if it writes there); "in the time" means that this had happened when the answer came, so that it is in the cold time.
+another last line (hit). "none" computes that, too; "memory" keeps vLLM's own prefix cache, as the bound. Times are vLLM's
+own count to the first token. Load GB/s are KV bytes by the time that a hit takes longer than "memory", for all systems
+alike. Store GB/s are KV bytes by the time from a cold answer until the process has given so many bytes to the disk (or to
+the page cache, if it writes there); "in the time" means that this had happened when the answer came, so that it is in the
+cold time.
 
 CPU s: of a process, from a cold question until what it stored is published. "cold beside memory": the median of the
 rounds' own differences in the time of a cold answer, in percent, and the interval that holds it with 95 % certainty (of
-fewer than six rounds: least and most); that of "none", which stores nothing either, tells what such a difference is worth on this machine.
+fewer than six rounds: least and most); that of "none", which stores nothing either, tells what such a difference is worth
+on this machine.
 """
 import argparse
 import json

@@ -315,8 +315,8 @@ def case_eagle(b):
     """EAGLE's head reads the model's hidden states, and its layer's KV lies in the same blocks."""
     subprocess.run([b.python, HERE / "model.py", b.folder / "withhead", "--eagle"], env=b.env(), check=True,
                    capture_output=True)
-    # A block's last place holds what the head made of the next block's first token. vLLM's own prefix cache therefore leaves
-    # out the last block of a hit, which costs guesses and no answer; here it has to take what the connector does.
+    # A block's last place holds what the head made of the next block's first token. vLLM's own prefix cache therefore
+    # leaves out the last block of a hit, for better guesses; here it has to take what the connector does.
     config = {"method": "eagle", "model": str(b.folder / "withhead/eagle"), "num_speculative_tokens": 3,
               "disable_eagle_block_drop": True}
     guessed, right = speculates(b, "eagle", config)
