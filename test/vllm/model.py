@@ -4,7 +4,7 @@
     model.py FOLDER [--layers N] [--hidden N] [--kv-heads N] [--positions N] [--noise X] [--eagle]
 
 Its answers are sharp: a block in the wrong place changes tokens and logprobs. --noise: every weight is moved by about
-that share, for a draft model that often guesses what the other one says, and not always. --eagle: a head of EAGLE's kind
+that share, for a draft model that often, not always, guesses what the other one says. --eagle: a head of EAGLE's kind
 beside it, of one layer; it guesses badly.
 """
 import argparse

@@ -5,9 +5,9 @@
 
 All engines live at once, one process each, and only one of them has work. A round, for each length and system: a new
 document is asked (cold: it is computed, and stored), vLLM's own prefix cache is emptied, and the document is asked with
-another last line (hit). "none" computes that, too; "memory" keeps vLLM's own prefix cache, as the bound. Times are vLLM's
+another last line (hit). "none" computes that; "memory" keeps vLLM's own prefix cache, as the bound. Times are vLLM's
 own count to the first token. Load GB/s are KV bytes by the time that a hit takes longer than "memory", for all systems
-alike. Store GB/s are KV bytes by the time from a cold answer until the process has given so many bytes to the disk (or to
+alike. Store GB/s are KV bytes by the time from a cold answer until the process gave so many bytes to the disk (or to
 the page cache, if it writes there); "in the time" means that this had happened when the answer came, so that it is in the
 cold time.
 
