@@ -20,6 +20,15 @@ struct py_block {
 };
 /* Copies at most max committed blocks to out; counts them all in *n. */
 int py_blocks(struct tutti_ns *ns, struct py_block *out, size_t max, size_t *n);
+/* What tutti_pool_look told. */
+struct py_look {
+    struct tutti_pool_info pool;
+    int held;
+    int32_t pid, lane_pid;
+    char host[256];
+    size_t n; /* namespaces; of them, at most max were copied to ns */
+};
+int py_look(const struct tutti_store_opts *opts, struct py_look *out, struct tutti_ns_info *ns, size_t max);
 /* Results of n blocks of a plan; returns how many are not 0. */
 size_t py_failed(struct tutti_plan *p, int32_t *results, size_t n);
 /*
@@ -36,6 +45,8 @@ extern "Python" void py_progress(void *arg, const char *what, uint64_t done, uin
 extern "Python" void py_log(void *arg, int level, const char *message);
 """
 CODE = """
+#include <string.h>
+
 #include <tutti/tutti.h>
 """ + HELPERS + """
 struct py_fill {
@@ -61,6 +72,34 @@ int py_blocks(struct tutti_ns *ns, struct py_block *out, size_t max, size_t *n)
 
     *n = f.n;
     return rc;
+}
+
+struct py_look_to {
+    struct py_look *out;
+    struct tutti_ns_info *ns;
+    size_t max;
+};
+
+static int py_look_at(void *arg, const struct tutti_pool_look *look)
+{
+    struct py_look_to *to = arg;
+    struct py_look *l = to->out;
+
+    l->pool = *look->pool;
+    l->held = look->held;
+    l->pid = look->pid;
+    l->lane_pid = look->lane_pid;
+    strncpy(l->host, look->host, sizeof(l->host) - 1);
+    l->n = look->pool->n_namespaces;
+    memcpy(to->ns, look->ns, (l->n < to->max ? l->n : to->max) * sizeof(*to->ns));
+    return 0;
+}
+
+int py_look(const struct tutti_store_opts *opts, struct py_look *out, struct tutti_ns_info *ns, size_t max)
+{
+    struct py_look_to to = {out, ns, max};
+
+    return tutti_pool_look(opts, py_look_at, &to);
 }
 
 size_t py_failed(struct tutti_plan *p, int32_t *results, size_t n)

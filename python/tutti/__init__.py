@@ -27,8 +27,8 @@ from .errors import (AgainError, BusyError, CanceledError, CorruptError, DeadLan
 from .lane import Lane, LaneInfo, LaneStats, Plan, completion_result
 from .layout import KvLayout, Strided, strided
 from .memory import KvMemory
-from .pool import (Block, Lease, Match, ModelTiming, Namespace, NamespaceInfo, Pool, PoolInfo, Reservation,
-                   parse_bytes)
+from .pool import (Block, Lease, Match, ModelTiming, Namespace, NamespaceInfo, Pool, PoolInfo, PoolLook,
+                   Reservation, parse_bytes)
 from .spec import NamespaceSpec, join_keys, keys, split_keys
 
 #: Of the C library inside.
@@ -39,6 +39,6 @@ __all__ = [
     "DeadlineError", "DeniedError", "ExistsError", "ForkedError", "InvalidError", "KvLayout", "KvMemory", "Lane",
     "LaneInfo", "LaneStats", "Lease", "Match", "ModelTiming", "Namespace", "NamespaceInfo", "NamespaceSpec",
     "NoDeviceError", "NoMemoryError", "NoPoolError", "NoSpaceError", "NotFoundError", "NotSupportedError", "NvmeError",
-    "Plan", "Pool", "PoolInfo", "Reservation", "StaleError", "Strided", "TuttiError", "VersionError",
+    "Plan", "Pool", "PoolInfo", "PoolLook", "Reservation", "StaleError", "Strided", "TuttiError", "VersionError",
     "completion_result", "join_keys", "keys", "log_to", "parse_bytes", "split_keys", "strided",
 ]

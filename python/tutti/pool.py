@@ -20,6 +20,7 @@ from .spec import NamespaceSpec, keys
 _CONTROLLERS = {"auto": 0, "virt": 1, "model": 2, "null": 3}
 _PREWRITE = {"segment": 0, "all": 1, "none": 2}
 PLAN_BLOCKS_MAX = 1 << 24
+_NAMESPACES_MAX = 64  # of a pool's table
 
 
 class Lease(NamedTuple):
@@ -121,9 +122,29 @@ class NamespaceInfo:
     evicted: int  #: since open
 
 
+@dataclasses.dataclass(frozen=True)
+class PoolLook:
+    """What Pool.look() saw. What a pool's store alone knows is -1."""
+
+    pool: PoolInfo
+    namespaces: tuple[NamespaceInfo, ...]
+    held: bool  #: a store has it open, or a format is at work
+    pid: int | None  #: which process opened it; None: nobody has it, or it is just being opened
+    host: str | None  #: where that runs; None: not known
+    lane_pid: int | None  #: a process with a lane on it
+
+
 def plain(cls: type[Any], c: Any) -> Any:
     """A dataclass from a C struct of the same field names."""
     return cls(**{f.name: _value(getattr(c, f.name)) for f in dataclasses.fields(cls)})
+
+
+def _seen(cls: type[Any], c: Any) -> Any:
+    """plain(), of a look from outside: what is not known is -1."""
+    info = plain(cls, c)
+    unknown = {"healed_copies": (1 << 32) - 1}
+    return dataclasses.replace(info, **{f.name: -1 for f in dataclasses.fields(cls)
+                                        if getattr(info, f.name) == unknown.get(f.name, (1 << 64) - 1)})
 
 
 def _value(v: Any) -> Any:
@@ -220,6 +241,29 @@ class Pool:
             raise
         del kept
         return pool
+
+    @staticmethod
+    def look(paths: Paths) -> PoolLook:
+        """Looks at a pool from outside, also while a process has it open: what its superblock and records say now, and
+        who has it. Takes no lock, writes no byte, holds up nobody.
+
+        Errors as of open(), but that a store or lanes at work are none. BusyError: a drive, which one process alone can
+        reach.
+        """
+        o, out = ffi.new("struct tutti_store_opts *"), ffi.new("struct py_look *")
+        o.size = ffi.sizeof("struct tutti_store_opts")
+        o.paths, o.n_paths, kept = paths_of(paths)
+        room = _NAMESPACES_MAX
+        while True:
+            ns = ffi.new("struct tutti_ns_info[]", room)
+            check(lib.py_look(o, out, ns, room))
+            if out.n <= room:
+                break
+            room = out.n
+        del kept
+        host = ffi.string(out.host).decode(errors="replace")
+        return PoolLook(_seen(PoolInfo, out.pool), tuple(_seen(NamespaceInfo, ns[i]) for i in range(out.n)),
+                        bool(out.held), out.pid or None, host or None, out.lane_pid or None)
 
     def namespace(self, spec: NamespaceSpec) -> Namespace:
         """The namespace of `spec`, made on first use.

@@ -59,7 +59,7 @@ void store_repair_heal(struct store *s)
 	}
 	for (uint32_t i = 0; i < s->n_segments; i++)
 		if (s->segments[i].damaged == 1)
-			healed(s, store_table_write_segment(s, i), "record of segment", i);
+			healed(s, store_table_write_segments(s, &i, 1), "record of segment", i);
 }
 
 int store_repair_pending(const struct store *s)
@@ -86,7 +86,7 @@ int store_repair_records(struct store *s, uint64_t *wiped)
 	for (uint32_t i = 0; i < s->n_segments && !r; i++) {
 		if (s->segments[i].damaged != BOTH)
 			continue;
-		r = store_table_write_segment(s, i);
+		r = store_table_write_segments(s, &i, 1);
 		*wiped += !r;
 	}
 	if (!r)

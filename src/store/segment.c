@@ -3,7 +3,7 @@
  *
  * A hand-out is durable before any slot of it is used: the record names the owner and the first sequence number valid
  * in it, so whatever headers lie there from before are void. A segment whose record could not be written is out of use
- * until the next open, since the disk may say either.
+ * until the next open, since the disk may say either. What a reservation needs is handed out at once, by one flush.
  */
 #include "store/state.h"
 
@@ -28,45 +28,60 @@ uint32_t store_segments_free(const struct store *s, uint32_t *prewritten)
 	return n;
 }
 
-/* Gives `segment`, which is free in memory, to ns: durably, then in the index. */
-static int give(struct store_ns *ns, uint32_t segment)
+/* Gives segments, which are free in memory, to ns: durably, then in the index. */
+static int give(struct store_ns *ns, const uint32_t *segments, uint32_t n)
 {
 	struct store *s = ns->s;
-	struct segment *g = &s->segments[segment];
 	int r;
 
-	g->state = SEGMENT_OWNED;
-	g->owner = ns->number;
-	g->first_sequence = s->next_sequence; /* of the reservation that is being made */
-	g->stamp = ns->clock;
-	g->busy = 0;
-	g->left = 0;
-	r = store_table_write_segment(s, segment);
-	if (r) {
-		g->state = SEGMENT_BAD;
-		log_warn("segment %u is out of use until the pool is opened again: %s", segment, err_text());
-		return r;
+	for (uint32_t i = 0; i < n; i++) {
+		struct segment *g = &s->segments[segments[i]];
+
+		g->state = SEGMENT_OWNED;
+		g->owner = ns->number;
+		g->first_sequence = s->next_sequence; /* of the reservation that is being made */
+		g->stamp = ns->clock;
+		g->busy = 0;
+		g->left = 0;
 	}
-	ns->n_segments++;
-	store_space_add(ns, segment);
-	return 0;
+	r = store_table_write_segments(s, segments, n);
+	for (uint32_t i = 0; i < n; i++) {
+		if (r) {
+			s->segments[segments[i]].state = SEGMENT_BAD;
+			log_warn("segment %u is out of use until the pool is opened again: %s", segments[i],
+			         err_text());
+			continue;
+		}
+		ns->n_segments++;
+		store_space_add(ns, segments[i]);
+	}
+	return r;
 }
 
-int store_segment_hand_out(struct store_ns *ns)
+/* The first free segments, at most n, that are written before, or are not. */
+static uint32_t choose_free(const struct store *s, int prewritten, uint32_t *list, uint32_t n)
+{
+	uint32_t found = 0;
+
+	for (uint32_t i = 0; i < s->n_segments && found < n; i++)
+		if (s->segments[i].state == SEGMENT_FREE && s->segments[i].prewritten == prewritten)
+			list[found++] = i;
+	return found;
+}
+
+int store_segment_hand_out(struct store_ns *ns, uint32_t want)
 {
 	struct store *s = ns->s;
-	uint32_t best = NONE;
+	uint32_t list[SEGMENTS_AT_ONCE], n = 0, wanted = (want - 1) / ns->geom.slots_per_segment + 1;
 
-	for (uint32_t i = 0; i < s->n_segments && !s->all_taken; i++) {
-		if (s->segments[i].state != SEGMENT_FREE)
-			continue;
-		if (best == NONE || (s->segments[i].prewritten && !s->segments[best].prewritten))
-			best = i;
-		if (s->segments[best].prewritten)
-			break;
+	if (wanted > SEGMENTS_AT_ONCE)
+		wanted = SEGMENTS_AT_ONCE;
+	if (!s->all_taken) {
+		n = choose_free(s, 1, list, wanted);
+		n += choose_free(s, 0, list + n, wanted - n);
 	}
-	s->all_taken = best == NONE;
-	return s->all_taken ? -ENOSPC : give(ns, best);
+	s->all_taken = !n;
+	return n ? give(ns, list, n) : -ENOSPC;
 }
 
 /* Segments each namespace in use may have. */
@@ -159,7 +174,7 @@ int store_segment_steal(struct store_ns *ns)
 			return -ENOSPC;
 		if (store_tree_idle(from, segment)) {
 			empty(from, segment);
-			return give(ns, segment);
+			return give(ns, &segment, 1);
 		}
 	}
 	return -ENOSPC;
@@ -227,7 +242,7 @@ int store_prewrite_done(struct store *s, uint32_t segment, int result)
 		return err_set(-EINVAL, "segment %u is not being prewritten", segment);
 	g->prewritten = !result;
 	if (!result)
-		result = store_table_write_segment(s, segment);
+		result = store_table_write_segments(s, &segment, 1);
 	if (result && result != -ECANCELED)
 		g->prewrite_failed = 1; /* until the next open: the disk would fail again */
 	return result;

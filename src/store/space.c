@@ -228,7 +228,7 @@ uint32_t store_space_take(struct store_ns *ns, uint32_t parent, uint32_t want, i
 		ns->next_dev = (dev + 1) % ns->geom.n_dev;
 	}
 	if (!ns->whole && (ns->n_free * HOLES_PART <= slots_of(ns) || ns->n_free < enough(ns, want)))
-		r = store_segment_hand_out(ns);
+		r = store_segment_hand_out(ns, want);
 	if (r && r != -ENOSPC)
 		*result = r;
 	r = ns->whole || fitting(ns, want) || ns->n_free >= enough(ns, want) ? 0 : make_room(ns, want);

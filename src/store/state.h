@@ -24,6 +24,7 @@
 #include "wire/header.h"
 
 #define NONE UINT32_MAX
+#define SEGMENTS_AT_ONCE 16u /* handed out at once, at most */
 #define DEPTH_MAX 0xffffffu
 #define LISTS_WHOLE 64u /* lists of sets: 1..63 by free slots; then wholly free ones by device */
 #define LISTS (LISTS_WHOLE + GEOM_DEVS_MAX)
@@ -161,7 +162,7 @@ struct store {
 	tutti_progress_fn progress;
 	void *progress_arg;
 	uint64_t progress_ns;
-	uint8_t *page; /* two pages, aligned: for records */
+	uint8_t *page; /* SEGMENTS_AT_ONCE pages, aligned: for records and superblocks */
 };
 
 static inline struct slot *slot_at(const struct store_ns *ns, uint32_t slot) { return &ns->slots[slot]; }
@@ -210,7 +211,8 @@ int store_table_read(struct store *s);
 int store_table_write_ns(struct store_ns *ns);
 /* Zeros, durably, over both copies of the record. */
 int store_table_wipe_ns(struct store *s, uint32_t number);
-int store_table_write_segment(struct store *s, uint32_t segment);
+/* Durably, by one flush for all of them. After an error the disk may say either of each. */
+int store_table_write_segments(struct store *s, const uint32_t *segments, uint32_t n);
 /* For a lane: the record of a digest. */
 int store_table_find_ns(const struct store_media *m, const struct wire_super *super, const struct tutti_key *digest,
                         struct wire_ns *out);
@@ -266,7 +268,8 @@ void store_space_give(struct store_ns *ns, uint32_t slot);
 uint32_t store_space_set_free(const struct store_ns *ns, uint32_t slot);
 
 /* segment.c: handing out. */
-int store_segment_hand_out(struct store_ns *ns);
+/* As many as `want` blocks need, but not above SEGMENTS_AT_ONCE. */
+int store_segment_hand_out(struct store_ns *ns, uint32_t want);
 int store_segment_steal(struct store_ns *ns);
 uint32_t store_segments_free(const struct store *s, uint32_t *prewritten);
 

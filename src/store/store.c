@@ -88,7 +88,8 @@ static int store_begin(struct store *s, const struct store_media *m, const struc
 	s->progress_arg = o->progress_arg;
 	s->sync_no = 1;
 	store_hold_init(s);
-	s->page = store_io_alloc(sizeof(struct wire_super));
+	_Static_assert(sizeof(struct wire_super) <= SEGMENTS_AT_ONCE * WIRE_PAGE_BYTES, "a superblock fits there");
+	s->page = store_io_alloc((uint64_t)SEGMENTS_AT_ONCE * WIRE_PAGE_BYTES);
 	if (!s->page)
 		return err_set(-ENOMEM, "no memory to open the pool");
 	r = store_super_read(m, 0, &s->super, &s->super_copy, &s->super_damaged[0]);

@@ -229,12 +229,10 @@ int store_table_wipe_ns(struct store *s, uint32_t number)
 	return r ? r : store_io_flush(&s->media, 0);
 }
 
-int store_table_write_segment(struct store *s, uint32_t segment)
+/* A record newer than both copies, in memory at w. */
+static void segment_next(struct store *s, uint32_t segment, struct wire_segment *w)
 {
 	struct segment *g = &s->segments[segment];
-	struct wire_segment *w = (struct wire_segment *)(void *)s->page;
-	uint64_t offset = s->super.segment_start_bytes + 2ull * segment * WIRE_PAGE_BYTES;
-	int r = 0;
 
 	segment_fill(w, s->super.uuid, segment);
 	w->flags = g->prewritten ? WIRE_SEGMENT_PREWRITTEN : 0;
@@ -243,20 +241,52 @@ int store_table_write_segment(struct store *s, uint32_t segment)
 		w->owner = g->owner;
 		w->generation = s->ns[g->owner]->generation;
 	}
-	/* Both copies: if only one were new and the medium lost it, the older owner would count, and all blocks be
-	 * lost. */
-	for (int i = 0; !r && i < 2; i++) {
-		w->sequence = ++g->sequence;
-		w->sum = 0;
-		w->sum = page_sum(w);
-		r = store_io_write(&s->media, 0, offset + !g->copy * (uint64_t)WIRE_PAGE_BYTES, w, sizeof(*w));
-		if (!r)
-			r = store_io_flush(&s->media, 0);
-		if (!r)
-			g->copy = !g->copy;
+	w->sequence = ++g->sequence;
+	w->sum = 0;
+	w->sum = page_sum(w);
+}
+
+/* Writes one copy of each, at once: the one that does not count. Not flushed. */
+static int write_copies(struct store *s, const uint32_t *segments, uint32_t n)
+{
+	struct store_io ios[SEGMENTS_AT_ONCE];
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t copy = !s->segments[segments[i]].copy;
+
+		ios[i] = (struct store_io){.write = 1,
+		                           .offset_bytes = s->super.segment_start_bytes +
+		                                           (2ull * segments[i] + copy) * WIRE_PAGE_BYTES,
+		                           .bytes = WIRE_PAGE_BYTES,
+		                           .data = s->page + (uint64_t)i * WIRE_PAGE_BYTES};
+		segment_next(s, segments[i], ios[i].data);
 	}
+	return store_io_many(&s->media, ios, n);
+}
+
+static void count_other_copies(struct store *s, const uint32_t *segments, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		s->segments[segments[i]].copy = !s->segments[segments[i]].copy;
+}
+
+/*
+ * The copies that don't count first, then a flush: from there on the new records are durable, all of them, and count.
+ * Then the others, since if only one were new and the medium lost it, the older owner would count, and all blocks be
+ * lost. Their flush is whichever comes next; until then the first ones go on to count, so that nothing overwrites them.
+ */
+int store_table_write_segments(struct store *s, const uint32_t *segments, uint32_t n)
+{
+	int r = write_copies(s, segments, n);
+
 	if (!r)
-		g->damaged = 0;
+		r = store_io_flush(&s->media, 0);
+	if (r)
+		return r;
+	count_other_copies(s, segments, n);
+	r = write_copies(s, segments, n);
+	for (uint32_t i = 0; i < n && !r; i++)
+		s->segments[segments[i]].damaged = 0;
 	return r;
 }
 

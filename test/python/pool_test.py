@@ -55,6 +55,28 @@ def test_one_symbol_is_shown():
     assert native.endswith(".abi3.so")
 
 
+def test_a_pool_that_is_held_is_looked_at_from_outside(path, memory):
+    with pytest.raises(tutti.NotFoundError):
+        tutti.Pool.look(path + "-none")
+    with Both(path, memory.layout) as b:
+        keys = b.ns.keys(tokens(3))
+        assert b.store(keys, [0, 1, 2]) == 3
+        seen = tutti.Pool.look(path)
+        assert seen.held and (seen.pid, seen.lane_pid) == (os.getpid(), os.getpid()) and seen.host
+        assert seen.pool.uuid == b.pool.info().uuid and seen.pool.bytes == b.pool.info().bytes
+        assert (seen.pool.clean, seen.pool.index_bytes, seen.pool.healed_copies) == (-1, -1, -1)
+        ns, = seen.namespaces
+        assert (ns.digest, ns.model, ns.layers) == (b.ns.digest, "a/model", LAYERS)
+        assert (ns.committed, ns.leased, ns.slots) == (-1, -1, b.ns.info().slots)
+        assert b.retrieve(keys, [3, 4, 5]) == (3, {})  # nobody was held up
+    before = os.stat(path)
+    seen = tutti.Pool.look([path])
+    assert (seen.held, seen.pid, seen.host, seen.lane_pid) == (False, None, None, None) and len(seen.namespaces) == 1
+    assert os.stat(path).st_mtime_ns == before.st_mtime_ns
+    with pytest.raises(tutti.NoPoolError):
+        tutti.Pool.look(os.devnull)
+
+
 def test_round_trip_survives_reopen(path, memory):
     words = tokens(6)
     with Both(path, memory.layout) as b:

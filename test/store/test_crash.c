@@ -405,6 +405,7 @@ static void scenario(uint32_t n_dev, uint32_t n_ranks, uint64_t pool, int chains
 	phase = RUNNING;
 	open_store(0);
 	CHECK_EQ(store_ns_open(store, &spaces[0].spec, &spaces[0].ns, NULL), 0);
+	put(&spaces[0], 360, 12, LANE_ALL); /* three segments at once */
 	for (int i = 0; i < chains; i++) { /* fills the pool, then evicts: headers are reused */
 		put(&spaces[0], i * 8, 1 + i % 4, LANE_ALL);
 		if (i % 3 == 0)

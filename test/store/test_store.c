@@ -304,6 +304,47 @@ static void the_later_of_two_copies_wins(void)
 	done();
 }
 
+#define SEGMENT_RECORDS (16384 + 524288) /* where they begin; two copies each */
+
+/* A reservation waits for one flush, however many segments it opens, and the next one in them for none. */
+static void a_reservation_opens_its_segments_by_one_flush(void)
+{
+	struct tutti_key k[70];
+	uint64_t flushes;
+
+	simple_pool();
+	chain_keys(k, 1, 70);
+	flushes = ram.n_flushes;
+	CHECK_EQ(commit(NULL, k, 42, 1), 42);
+	CHECK_EQ(info_of(ns).segments, 9);
+	CHECK_EQ(ram.n_flushes - flushes, 1);
+	CHECK_EQ(commit(&k[41], &k[42], 3, 1), 3); /* as many as were left */
+	CHECK_EQ(ram.n_flushes - flushes, 1);
+	/* Both copies say so. */
+	for (uint32_t copy = 0; copy < 2; copy++) {
+		struct store_probe p;
+
+		CHECK_EQ(store_probe(&ram.m, 0, &p), 0);
+		store_abandon(store);
+		for (uint32_t i = 0; i < p.n_segments; i++)
+			memset(ram.mem[0] + SEGMENT_RECORDS + (2ull * i + copy) * 4096, 0, 4096);
+		pool_open();
+		ns_open("m", 1, 4096, 1);
+		CHECK_EQ(info_of(ns).segments, 9);
+		CHECK_EQ(matched(k, 45), 45);
+	}
+	/* What can't be made durable is not used, and the pool goes on without it. */
+	ram.fault = RAM_FAIL;
+	ram.n_io = 0;
+	ram.fault_at = 2; /* of two records: the flush */
+	CHECK_EQ(commit(&k[44], &k[45], 8, 1), 0);
+	ram.fault = RAM_OK;
+	CHECK_EQ(info_of(ns).segments, 9);
+	CHECK_EQ(commit(&k[44], &k[45], 8, 1), 8);
+	CHECK_EQ(info_of(ns).segments, 11);
+	done();
+}
+
 static void held_segments_are_not_taken(void)
 {
 	struct store_ns *a, *b;
@@ -525,6 +566,7 @@ int main(void)
 	CHECK_RUN(namespaces_share_fairly);
 	CHECK_RUN(old_headers_are_void_when_a_segment_comes_back);
 	CHECK_RUN(the_later_of_two_copies_wins);
+	CHECK_RUN(a_reservation_opens_its_segments_by_one_flush);
 	CHECK_RUN(held_segments_are_not_taken);
 	CHECK_RUN(prewriting);
 	CHECK_RUN(what_blocks_have_filled_is_not_written_ahead);
