@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Tutti beside other caches in the same vLLM on CPU: the same requests, one system after the other, round by round.
 
-    peers.py VENV [--lmcache FOLDER] [--tokens N,N] [--rounds N] [--systems NAME,NAME] [--out FILE.json]
+    peers.py VENV [--lmcache FOLDER] [--tokens N,N] [--rounds N] [--systems NAME,NAME] [--piece N] [--cold]
+             [--out FILE.json]
 
 All engines live at once, one process each, and only one of them has work. A round, for each length and system: a new
 document is asked (cold: it is computed, and stored), vLLM's own prefix cache is emptied, and the document is asked with
@@ -14,7 +15,8 @@ cold time.
 CPU s: of a process, from a cold question until what it stored is published. "cold beside memory": the median of the
 rounds' own differences in the time of a cold answer, in percent, and the interval that holds it with 95 % certainty (of
 fewer than six rounds: least and most); that of "none", which stores nothing either, tells what such a difference is worth
-on this machine.
+on this machine. --cold: no second questions. --piece: tokens that a step computes at most; without it the document is
+computed in one piece, and stored behind that; with it pieces are stored while the next ones are computed.
 """
 import argparse
 import json
@@ -95,8 +97,9 @@ def seconds_to_write(s, goal):
     return time.monotonic() - began
 
 
-def one_round(running, n, seed, k=0):
-    """Each system gets the same two requests, the k-th one first: this changes from round to round."""
+def one_round(running, n, seed, k=0, cold=False):
+    """Each system gets the same two requests (cold: the first of them), the k-th system begins, which changes from round
+    to round."""
     k %= len(running)
     for s in running[k:] + running[:k]:
         s.ask(reset=1)
@@ -108,6 +111,8 @@ def one_round(running, n, seed, k=0):
             rows["store"].append(seconds_to_write(s, goal))
         s.ask(settle=1)
         rows["cpu"].append(cpu_seconds(s) - began)
+        if cold:
+            continue
         if s.name != "memory":
             s.ask(reset=1)
         hit = s.ask(seed=seed, tokens=n, tail_seed=seed, max_tokens=1)
@@ -141,9 +146,11 @@ def report(running, lengths):
           "cold beside memory, %")
     for n in lengths:
         memory = next((s.rows[n] for s in running if s.name == "memory"), None)
-        base = statistics.median(memory["hit"]) if memory else None
+        base = statistics.median(memory["hit"]) if memory and memory["hit"] else None
         for s in running:
             r = s.rows[n]
+            if not r["hit"]:
+                r = {**r, "hit": [0], "cached": [0]}
             more = statistics.median(r["hit"]) - base if base is not None and s.stores else 0
             rate = r["cached"][-1] // BLOCK * BLOCK_BYTES / more / 1e9 if more > 0 else 0
             print(f"{s.name:16} {n:7} {spread(r['cold']):>21} {spread(r['hit']):>21} {r['cached'][-1]:7} "
@@ -158,6 +165,8 @@ def main():
     parser.add_argument("--tokens", default="4096,16384")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--systems", default="")
+    parser.add_argument("--piece", type=int)
+    parser.add_argument("--cold", action="store_true")
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
 
@@ -170,8 +179,8 @@ def main():
                         "--kv-heads", str(KV_HEADS), "--positions", str(max(lengths) + 512)], env=bench.env(),
                        check=True, capture_output=True)
         # In one piece: vLLM's example stores what a request's first step computes, and no more.
-        options = {"max_model_len": max(lengths) + 256, "max_num_batched_tokens": max(lengths) + 256,
-                   "enable_prefix_caching": True}
+        room = max(lengths) + 256
+        options = {"max_model_len": room, "max_num_batched_tokens": args.piece or room, "enable_prefix_caching": True}
         for name, (transfer, env) in systems(folder, args.lmcache).items():
             if args.systems and name not in args.systems.split(","):
                 continue
@@ -189,9 +198,10 @@ def main():
             s.rows.clear()
         for i in range(args.rounds):
             for n in lengths:
-                one_round(running, n, 2000 + 100 * i + n, i)
+                one_round(running, n, 2000 + 100 * i + n, i, args.cold)
             report(running, lengths)
-        for n in lengths:  # whoever answers otherwise than the engine alone has loaded something wrong
+        # Whoever answers otherwise than the engine alone has loaded something wrong.
+        for n in () if args.cold else lengths:
             want = next(s.rows[n]["tokens"] for s in running if s.name in ("memory", "none"))
             for s in running:
                 if s.rows[n]["tokens"] != want:
