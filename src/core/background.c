@@ -4,6 +4,7 @@
  * again: a sync after the interval, then after twice as long, and so on; of segments the next one.
  */
 #include <errno.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "base/err.h"
@@ -192,6 +193,7 @@ static void *background(void *arg)
 {
 	struct tutti_store *s = arg;
 
+	prctl(PR_SET_NAME, "tutti-store");
 	pthread_mutex_lock(&s->lock);
 	while (!s->stop) {
 		int wanted = s->sync_asked && s->sync_interval_ns != UINT64_MAX;

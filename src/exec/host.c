@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "base/err.h"
@@ -64,6 +65,7 @@ static void *work(void *arg)
 	struct worker *w = arg;
 	struct exec_stream *s = w->stream;
 
+	prctl(PR_SET_NAME, "tutti-io");
 	pthread_mutex_lock(&s->lock);
 	for (;;) {
 		struct entry *e;

@@ -15,9 +15,10 @@ With "checked" every loaded byte is compared with what was stored (see checked.p
 
     engine.py PLAN.json
 
-PLAN with "answers" (a descriptor) instead of "requests": reads a request a line from stdin ({"reset": 1}: empties vLLM's own
-prefix cache; {"settle": 1}: steps while the connector has work of its own, as a server does), and writes an answer a line
-to it, the first when it is ready: {"refused": why} if it can't be. See live.py.
+PLAN with "answers" (a descriptor) instead of "requests": reads a request a line from stdin ({"reset": 1}: empties vLLM's
+own prefix cache; {"settle": 1}: steps while the connector has work of its own, as a server does, and tells, of a
+TimedConnector, what its calls have taken so far), and writes an answer a line to it, the first when it is ready:
+{"refused": why} if it can't be. See live.py.
 """
 import hashlib
 import json
@@ -156,7 +157,7 @@ def serve(plan):
             if "reset" in request:
                 said = {"reset": llm.reset_prefix_cache()}
             elif "settle" in request:
-                said = {"s": settle(llm)}
+                said = {"s": settle(llm), "calls_s": getattr(sys.modules.get("timed"), "spent_ns", 0) / 1e9}
             else:
                 said = play(llm, None, request, [])[0]
             answers.write(json.dumps(said) + "\n")

@@ -15,8 +15,10 @@ cold time.
 CPU s: of a process, from a cold question until what it stored is published. "cold beside memory": the median of the
 rounds' own differences in the time of a cold answer, in percent, and the interval that holds it with 95 % certainty (of
 fewer than six rounds: least and most); that of "none", which stores nothing either, tells what such a difference is worth
-on this machine. --cold: no second questions. --piece: tokens that a step computes at most; without it the document is
-computed in one piece, and stored behind that; with it pieces are stored while the next ones are computed.
+on this machine. What Tutti takes of it is told besides: in the connector's calls on the engine's thread, and CPU of the
+library's threads, from the question until it is published. --cold: no second questions. --piece: tokens that a step
+computes at most; without it the document is computed in one piece, and stored behind that; with it pieces are stored
+while the next ones are computed.
 """
 import argparse
 import json
@@ -44,7 +46,7 @@ WRITE_S = 20  # longest wait until a document is written
 def systems(bench, lmcache):
     """name -> (kv_transfer_config or None, more environment)."""
     def ours(name, **extra):
-        return dict(kv_connector="TuttiConnector", kv_connector_module_path="tutti.vllm", kv_role="kv_both",
+        return dict(kv_connector="TimedConnector", kv_connector_module_path="timed", kv_role="kv_both",
                     kv_load_failure_policy="recompute", kv_connector_extra_config={
                         "pool": str(bench / name), "size": "4G", "recompute_break_even": "off", **extra})
 
@@ -88,6 +90,13 @@ def cpu_seconds(s):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def own_seconds(s):
+    """[in the connector's calls, of CPU in the library's threads] so far, of Tutti."""
+    threads = [t for t in pathlib.Path(f"/proc/{s.process.pid}/task").iterdir()
+               if (t / "comm").read_text().startswith("tutti")]
+    return [s.ask(settle=1)["calls_s"], sum(int((t / "schedstat").read_text().split()[0]) for t in threads) / 1e9]
+
+
 def seconds_to_write(s, goal):
     began = time.monotonic()
     while written(s) < goal:
@@ -104,6 +113,7 @@ def one_round(running, n, seed, k=0, cold=False):
     for s in running[k:] + running[:k]:
         s.ask(reset=1)
         rows = s.rows.setdefault(n, {"cold": [], "store": [], "cpu": [], "hit": [], "cached": []})
+        own = own_seconds(s)
         began = cpu_seconds(s)
         goal = written(s) + (n - 1) // BLOCK * BLOCK_BYTES
         rows["cold"].append(s.ask(seed=seed, tokens=n, max_tokens=1)["ttft_s"])
@@ -111,6 +121,7 @@ def one_round(running, n, seed, k=0, cold=False):
             rows["store"].append(seconds_to_write(s, goal))
         s.ask(settle=1)
         rows["cpu"].append(cpu_seconds(s) - began)
+        rows.setdefault("own", []).append([b - a for a, b in zip(own, own_seconds(s))])
         if cold:
             continue
         if s.name != "memory":
@@ -158,6 +169,15 @@ def report(running, lengths):
                   f"{statistics.median(r['cpu']):6.2f} {beside(r, memory) if s.name != 'memory' else ''}", flush=True)
 
 
+def report_own(running, lengths):
+    for s in running:
+        for n in lengths if s.name.startswith("tutti") else ():
+            calls, threads = (1e3 * statistics.median(each) for each in zip(*s.rows[n]["own"]))
+            cold, cpu = statistics.median(s.rows[n]["cold"]), statistics.median(s.rows[n]["cpu"])
+            print(f"{s.name}, {n} tokens, cold: {calls:.1f} ms in the connector's calls ({calls / 10 / cold:.2f} % of the time), "
+                  f"{threads:.1f} ms of CPU in the library's threads ({threads / 10 / cpu:.2f} % of CPU)")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("venv", type=pathlib.Path)
@@ -200,6 +220,7 @@ def main():
             for n in lengths:
                 one_round(running, n, 2000 + 100 * i + n, i, args.cold)
             report(running, lengths)
+            report_own(running, lengths)
         # Whoever answers otherwise than the engine alone has loaded something wrong.
         for n in () if args.cold else lengths:
             want = next(s.rows[n]["tokens"] for s in running if s.name in ("memory", "none"))
