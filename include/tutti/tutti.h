@@ -239,10 +239,13 @@ int tutti_lane_open(const struct tutti_lane_opts *opts, const struct tutti_key *
  */
 int tutti_lane_close(struct tutti_lane *l);
 /*
- * Registers the engine's KV memory, which must stay mapped while the lane is open. Once. Where base, strides or sizes
- * miss the controller's alignment the lane copies through bounded bounce buffers and tutti_lane_get_info says so.
- * Host memory of 2 MiB or more is asked to be in huge pages (madvise; contents stay), which halves the kernel's work
- * for a transfer: those not touched before come so.
+ * Registers the engine's KV memory. Once. All of it must stay mapped, readable and writable, until the lane is closed:
+ * the library's threads copy into it and sum what is there. Nobody tells the library of an munmap, and to ask before
+ * each access would race with it. So what is gone faults in such a thread, as it would in the caller's own (SIGSEGV);
+ * what is mapped there anew, by whomever, may be written.
+ * Where base, strides or sizes miss the controller's alignment the lane copies through bounded bounce buffers and
+ * tutti_lane_get_info says so. Host memory of 2 MiB or more is asked to be in huge pages (madvise; contents stay),
+ * which halves the kernel's work for a transfer: those not touched before come so.
  * -EINVAL: layout does not give the namespace's objects, or memory of the other executor's kind. -EEXIST: registered
  * already.
  */
