@@ -84,8 +84,9 @@ static inline int gio_get_info(struct gio *g, struct gio_info *out)
 	return gio_get_info_sized(g, out, sizeof(*out));
 }
 /*
- * Makes memory usable in IOCTX, until close; it must stay mapped as long. Before the first issue. -EINVAL: with the GPU, memory that is not the
- * GPU's; the kernel copies it to and from bounded pinned buffers, which is what the controller reaches.
+ * Makes memory usable in IOCTX, until close; it must stay mapped as long. Before the first issue. -EINVAL: with the
+ * GPU, memory that is not the GPU's; the kernel copies it to and from bounded pinned buffers, which is what the
+ * controller reaches.
  */
 int gio_register(struct gio *g, void *mem, uint64_t bytes);
 /*

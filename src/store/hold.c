@@ -25,8 +25,6 @@ void store_hold_init(struct store *s)
 	s->next_expiry_ns = UINT64_MAX;
 }
 
-static uint32_t hold_index(const struct store *s, const struct hold *h) { return (uint32_t)(h - s->holds); }
-
 /* The place in holds of an id that was given out. */
 static uint32_t id_index(uint64_t id)
 {
@@ -55,7 +53,7 @@ static struct hold *unused_take(struct store *s)
 
 static void used_link(struct store *s, struct hold *h)
 {
-	uint32_t i = hold_index(s, h);
+	uint32_t i = store_hold_index(s, h);
 
 	h->prev = NONE;
 	h->next = s->hold_first;
@@ -76,7 +74,7 @@ static void used_unlink(struct store *s, const struct hold *h)
 	s->n_holds--;
 }
 
-static struct hold *hold_take(struct store_ns *ns, enum hold_kind kind, uint64_t lease_ns, uint64_t now)
+struct hold *store_hold_take(struct store_ns *ns, enum hold_kind kind, uint64_t lease_ns, uint64_t now)
 {
 	struct store *s = ns->s;
 	struct hold *h;
@@ -90,7 +88,7 @@ static struct hold *hold_take(struct store_ns *ns, enum hold_kind kind, uint64_t
 	}
 	h = unused_take(s);
 	memset(h, 0, sizeof(*h));
-	h->id = ++s->hold_generation << ID_INDEX_BITS | hold_index(s, h);
+	h->id = ++s->hold_generation << ID_INDEX_BITS | store_hold_index(s, h);
 	h->kind = kind;
 	h->ns = ns;
 	h->expiry_ns = lease_ns > UINT64_MAX - now ? UINT64_MAX : now + lease_ns;
@@ -101,14 +99,14 @@ static struct hold *hold_take(struct store_ns *ns, enum hold_kind kind, uint64_t
 	return h;
 }
 
-static void hold_give(struct store *s, struct hold *h)
+void store_hold_give(struct store *s, struct hold *h)
 {
 	used_unlink(s, h);
 	--*out_of_kind(h);
 	h->kind = HOLD_NONE;
 	h->id = 0;
 	h->next = s->hold_free;
-	s->hold_free = hold_index(s, h);
+	s->hold_free = store_hold_index(s, h);
 }
 
 /* Takes what is not published out of the index; the slots stay DEAD. */
@@ -132,7 +130,7 @@ static void reservation_end(struct store *s, struct hold *h)
 		ns->n_dead--;
 		store_space_give(ns, at);
 	}
-	hold_give(s, h);
+	store_hold_give(s, h);
 }
 
 static void hold_expire(struct store *s, struct hold *h)
@@ -141,7 +139,7 @@ static void hold_expire(struct store *s, struct hold *h)
 		uint32_t slot = h->slot;
 		struct store_ns *ns = h->ns;
 
-		hold_give(s, h);
+		store_hold_give(s, h);
 		store_tree_unpin(ns, slot);
 		return;
 	}
@@ -243,7 +241,7 @@ static struct hold *hold_find(struct store_ns *ns, const struct tutti_lease *lea
 static int lease_slot(struct store_ns *ns, uint32_t slot, size_t n, uint64_t lease_ns, uint64_t now,
                       struct tutti_lease *lease)
 {
-	struct hold *h = hold_take(ns, HOLD_LEASE, lease_ns, now);
+	struct hold *h = store_hold_take(ns, HOLD_LEASE, lease_ns, now);
 
 	if (!h)
 		return -EAGAIN;
@@ -284,152 +282,6 @@ int store_lookup(struct store_ns *ns, const struct tutti_key *keys, size_t n, ui
 		return 0;
 	store_tree_touch(ns, last);
 	return lease ? lease_slot(ns, last, *matched, lease_ns, now, lease) : 0;
-}
-
-/* Finds the leading keys that are committed. *parent becomes the last of them; -EINVAL: not a chain. */
-static int reserve_prefix(struct store_ns *ns, const struct tutti_key *keys, size_t n, uint32_t *parent, size_t *first)
-{
-	uint32_t before = *parent;
-
-	for (*first = 0; *first < n; ++*first) {
-		uint32_t at = store_index_find(ns, &keys[*first]);
-		const struct slot *s;
-
-		if (at == NONE)
-			return 0;
-		s = slot_at(ns, at);
-		if (s->parent != *parent)
-			return err_set(
-			    -EINVAL,
-			    "reserve: key %zu is there already, but below another parent: the keys are not a chain",
-			    *first);
-		if (slot_state(s) != SLOT_COMMITTED)
-			return 1; /* someone else is writing it */
-		segment_of(ns, at)->stamp = ns->clock;
-		*parent = at;
-	}
-	if (*parent != before && *parent != NONE)
-		store_tree_touch(ns, *parent);
-	return 0;
-}
-
-/* Makes a free slot, taken out of its set, the next block of the reservation. */
-static void reserve_one(struct store_ns *ns, struct hold *h, uint32_t slot, uint32_t parent,
-                        const struct tutti_key *key, uint32_t *tail)
-{
-	struct slot *s = slot_at(ns, slot);
-
-	s->key = *key;
-	s->bits = (s->bits & SLOT_HEADER) | (parent == NONE ? 0 : slot_depth(slot_at(ns, parent)) + 1);
-	slot_set_state(s, SLOT_RESERVED);
-	s->a = s->b = NONE;
-	s->stamp = hold_index(ns->s, h);
-	s->commit = 0;
-	store_tree_link(ns, slot, parent);
-	if (*tail == NONE)
-		h->slot = slot;
-	else
-		slot_at(ns, *tail)->b = slot;
-	*tail = slot;
-	h->n_blocks++;
-	h->live++;
-	h->unreported++;
-	ns->n_reserved++;
-	segment_of(ns, slot)->busy++;
-	store_index_insert(ns, slot);
-}
-
-/* Takes slots for keys[0..n) below parent. Returns why there are not more. */
-static int reserve_slots(struct store_ns *ns, struct hold *h, uint32_t parent, const struct tutti_key *keys, size_t n)
-{
-	static const struct tutti_key none;
-	uint32_t at = parent, tail = NONE;
-	int r = 0;
-
-	for (size_t i = 0; i < n; i++) {
-		size_t left = n - i;
-		uint32_t slot;
-
-		if (!memcmp(&keys[i], &none, sizeof(none)))
-			return err_set(-EINVAL, "reserve: key %zu is all zeros, which means no key", i);
-		if (at != NONE && slot_depth(slot_at(ns, at)) == DEPTH_MAX)
-			return err_set(-ENOSPC, "a chain has at most %u blocks", DEPTH_MAX + 1);
-		if (i && store_index_find(ns, &keys[i]) != NONE)
-			return err_set(-EINVAL,
-			               "reserve: key %zu is there already, its parent is not: the keys are not a chain",
-			               i);
-		slot = store_space_take(ns, at, left < UINT32_MAX ? (uint32_t)left : UINT32_MAX, &r);
-		if (slot == NONE)
-			return r;
-		reserve_one(ns, h, slot, at, &keys[i], &tail);
-		at = slot;
-	}
-	return 0;
-}
-
-/* The call's arguments, and where the new blocks hang. 1: nothing is to be reserved. */
-static int reserve_begin(struct store_ns *ns, const struct tutti_key *parent, const struct tutti_key *keys, size_t n,
-                         uint32_t *at, size_t *first)
-{
-	static const struct tutti_key none;
-	int r;
-
-	*at = NONE;
-	if (n > UINT32_MAX)
-		return err_set(-EINVAL, "reserve: %zu blocks at once are too many", n);
-	if (parent && memcmp(parent, &none, sizeof(none))) {
-		*at = store_index_find(ns, parent);
-		if (*at == NONE)
-			return err_set(-ENOENT, "reserve: the parent is neither committed nor reserved");
-	}
-	r = reserve_prefix(ns, keys, n, at, first);
-	if (r || *first == n)
-		return r < 0 ? r : 1;
-	/* A clear whose record could not be written: nothing may be committed before it is. */
-	return ns->durable ? 0 : store_table_write_ns(ns);
-}
-
-int store_reserve(struct store_ns *ns, const struct tutti_key *parent, const struct tutti_key *keys, size_t n,
-                  uint64_t lease_ns, size_t *first, size_t *count, struct tutti_lease *reservation)
-{
-	struct store *s = ns->s;
-	uint64_t now = s->now_ns(s->now_arg);
-	struct hold *h;
-	uint32_t at;
-	int r, pin;
-
-	*first = *count = 0;
-	memset(reservation, 0, sizeof(*reservation));
-	store_hold_sweep(s, 0);
-	ns->clock++;
-	ns->used_ns = now;
-	r = reserve_begin(ns, parent, keys, n, &at, first);
-	if (r)
-		return r < 0 ? r : 0;
-	h = hold_take(ns, HOLD_RESERVATION, lease_ns, now);
-	if (!h)
-		return -EAGAIN;
-	h->slot = NONE;
-	h->sequence = s->next_sequence;
-	if (at != NONE)
-		h->parent = slot_at(ns, at)->key;
-	/* Nothing below the parent protects it yet. */
-	pin = at != NONE && slot_state(slot_at(ns, at)) == SLOT_COMMITTED;
-	if (pin)
-		store_tree_pin(ns, at);
-	r = reserve_slots(ns, h, at, keys + *first, n - *first);
-	if (pin)
-		store_tree_unpin(ns, at);
-	if (!h->n_blocks) {
-		hold_give(s, h);
-		return r;
-	}
-	s->next_sequence++;
-	*count = h->n_blocks;
-	reservation->epoch = s->super.epoch;
-	reservation->id = h->id;
-	reservation->expiry_ns = h->expiry_ns;
-	return 0;
 }
 
 static uint32_t block_flags(const struct store *s, const struct slot *slot)
@@ -548,7 +400,7 @@ int store_report(struct store_ns *ns, const struct tutti_lease *reservation, uin
 	for (size_t i = h->published; i < first + n; at = slot_at(ns, at)->b, i++)
 		if (i >= first)
 			report_block(ns, h, at, rank, results[i - first]);
-	store_hold_look(s, hold_index(s, h));
+	store_hold_look(s, store_hold_index(s, h));
 	store_hold_settle(s);
 	return 0;
 }
@@ -564,7 +416,7 @@ int store_release(struct store_ns *ns, const struct tutti_lease *lease, int at_o
 	} else if (!h->released) {
 		h->released = 1;
 		reservation_kill(h);
-		store_hold_look(ns->s, hold_index(ns->s, h));
+		store_hold_look(ns->s, store_hold_index(ns->s, h));
 	}
 	store_hold_settle(ns->s);
 	return 0;

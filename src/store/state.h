@@ -275,6 +275,13 @@ uint32_t store_segments_free(const struct store *s, uint32_t *prewritten);
 
 /* hold.c */
 void store_hold_init(struct store *s);
+static inline uint32_t store_hold_index(const struct store *s, const struct hold *h)
+{
+	return (uint32_t)(h - s->holds);
+}
+/* A new one, to lease_ns from now. NULL: too many are out; says so. */
+struct hold *store_hold_take(struct store_ns *ns, enum hold_kind kind, uint64_t lease_ns, uint64_t now);
+void store_hold_give(struct store *s, struct hold *h);
 void store_hold_sweep(struct store *s, int now);
 void store_hold_look(struct store *s, uint32_t hold);
 void store_hold_settle(struct store *s);

@@ -3,7 +3,8 @@
  * data path. core serialises calls, carries blobs, and does the public checks.
  *
  * Layers, from below: media.h (I/O) - super.c (superblock), table.c (segment and namespace records), recover.c,
- * checkpoint.c, repair.c - index.c (hash table, chains, LRU), space.c (sets, free slots), hold.c (leases, reservations)
+ * checkpoint.c, repair.c - index.c (hash table, chains, LRU), space.c (sets, free slots), hold.c, reserve.c (leases,
+ * reservations)
  * - store.c (this interface).
  */
 #ifndef TUTTI_STORE_STORE_H
