@@ -4,8 +4,7 @@
  *
  * Layers, from below: media.h (I/O) - super.c (superblock), table.c (segment and namespace records), recover.c,
  * checkpoint.c, repair.c - index.c (hash table, chains, LRU), space.c (sets, free slots), hold.c, reserve.c (leases,
- * reservations)
- * - store.c (this interface).
+ * reservations) - store.c (this interface).
  */
 #ifndef TUTTI_STORE_STORE_H
 #define TUTTI_STORE_STORE_H
