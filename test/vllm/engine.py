@@ -16,9 +16,9 @@ With "checked" every loaded byte is compared with what was stored (see checked.p
     engine.py PLAN.json
 
 PLAN with "answers" (a descriptor) instead of "requests": reads a request a line from stdin ({"reset": 1}: empties vLLM's
-own prefix cache; {"settle": 1}: steps while the connector has work of its own, as a server does, and tells, of a
-TimedConnector, what its calls have taken so far), and writes an answer a line to it, the first when it is ready:
-{"refused": why} if it can't be. See live.py.
+own prefix cache; {"settle": 1}: steps while the connector has work of its own, as a server does), and writes an answer a line
+to it, the first when it is ready: {"refused": why} if it can't be. Each has calls_s: what the calls of a TimedConnector
+have taken so far. See live.py.
 """
 import hashlib
 import json
@@ -157,9 +157,10 @@ def serve(plan):
             if "reset" in request:
                 said = {"reset": llm.reset_prefix_cache()}
             elif "settle" in request:
-                said = {"s": settle(llm), "calls_s": getattr(sys.modules.get("timed"), "spent_ns", 0) / 1e9}
+                said = {"s": settle(llm)}
             else:
                 said = play(llm, None, request, [])[0]
+            said["calls_s"] = getattr(sys.modules.get("timed"), "spent_ns", 0) / 1e9
             answers.write(json.dumps(said) + "\n")
         llm.llm_engine.engine_core.shutdown()
 

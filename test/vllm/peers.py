@@ -15,8 +15,8 @@ cold time.
 CPU s: of a process, from a cold question until what it stored is published. "cold beside memory": the median of the
 rounds' own differences in the time of a cold answer, in percent, and the interval that holds it with 95 % certainty (of
 fewer than six rounds: least and most); that of "none", which stores nothing either, tells what such a difference is worth
-on this machine. What Tutti takes of it is told besides: in the connector's calls on the engine's thread, and CPU of the
-library's threads, from the question until it is published. --cold: no second questions. --piece: tokens that a step
+on this machine. What Tutti takes of it is told, too: in the connector's calls on the engine's thread until the answer,
+and CPU of the library's threads until it is published. --cold: no second questions. --piece: tokens that a step
 computes at most; without it the document is computed in one piece, and stored behind that; with it pieces are stored
 while the next ones are computed.
 """
@@ -90,11 +90,11 @@ def cpu_seconds(s):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def own_seconds(s):
-    """[in the connector's calls, of CPU in the library's threads] so far, of Tutti."""
+def thread_seconds(s):
+    """CPU of the library's threads so far."""
     threads = [t for t in pathlib.Path(f"/proc/{s.process.pid}/task").iterdir()
                if (t / "comm").read_text().startswith("tutti")]
-    return [s.ask(settle=1)["calls_s"], sum(int((t / "schedstat").read_text().split()[0]) for t in threads) / 1e9]
+    return sum(int((t / "schedstat").read_text().split()[0]) for t in threads) / 1e9
 
 
 def seconds_to_write(s, goal):
@@ -111,17 +111,17 @@ def one_round(running, n, seed, k=0, cold=False):
     to round."""
     k %= len(running)
     for s in running[k:] + running[:k]:
-        s.ask(reset=1)
+        calls, threads = s.ask(reset=1)["calls_s"], thread_seconds(s)
         rows = s.rows.setdefault(n, {"cold": [], "store": [], "cpu": [], "hit": [], "cached": []})
-        own = own_seconds(s)
         began = cpu_seconds(s)
         goal = written(s) + (n - 1) // BLOCK * BLOCK_BYTES
-        rows["cold"].append(s.ask(seed=seed, tokens=n, max_tokens=1)["ttft_s"])
+        cold_answer = s.ask(seed=seed, tokens=n, max_tokens=1)
+        rows["cold"].append(cold_answer["ttft_s"])
         if s.stores:
             rows["store"].append(seconds_to_write(s, goal))
         s.ask(settle=1)
         rows["cpu"].append(cpu_seconds(s) - began)
-        rows.setdefault("own", []).append([b - a for a, b in zip(own, own_seconds(s))])
+        rows.setdefault("own", []).append([cold_answer["calls_s"] - calls, thread_seconds(s) - threads])
         if cold:
             continue
         if s.name != "memory":
