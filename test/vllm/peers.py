@@ -4,13 +4,14 @@
     peers.py VENV [--lmcache FOLDER] [--tokens N,N] [--rounds N] [--systems NAME,NAME] [--piece N] [--cold]
              [--out FILE.json]
 
-All engines live at once, one process each, and only one of them has work. A round, for each length and system: a new
-document is asked (cold: it is computed, and stored), vLLM's own prefix cache is emptied, and the document is asked with
-another last line (hit). "none" computes that; "memory" keeps vLLM's own prefix cache, as the bound. Times are vLLM's
-own count to the first token. Load GB/s are KV bytes by the time that a hit takes longer than "memory", for all systems
-alike. Store GB/s are KV bytes by the time from a cold answer until the process gave so many bytes to the disk (or to
-the page cache, if it writes there); "in the time" means that this had happened when the answer came, so that it is in the
-cold time.
+All engines live at once, one process each, started in the order of --systems, and only one of them has work. A round, for
+each length and system: a new document is asked (cold: it is computed, and stored), vLLM's own prefix cache is emptied,
+and the document is asked with another last line (hit). The files of "vllm-files" lie in the page cache then, those of
+"vllm-files-cold" on the disk. "none" computes that, too; "memory" keeps vLLM's own prefix cache, as the bound. Times are
+vLLM's own count to the first token. Load GB/s are KV bytes by the time that a hit takes longer than "memory", for all
+systems alike. Store GB/s are KV bytes by the time from a cold answer until the process gave so many bytes to the disk
+(or to the page cache, if it writes there); "in the time" means that this had happened when the answer came, so that it
+is in the cold time.
 
 CPU s: of a process, from a cold question until what it stored is published. "cold beside memory": the median of the
 rounds' own differences in the time of a cold answer, in percent, and the interval that holds it with 95 % certainty (of
@@ -59,6 +60,7 @@ def systems(bench, lmcache):
         "tutti": (ours("tutti"), {}),
         "tutti-layerwise": (ours("layerwise", mode="layerwise"), {}),
         "vllm-files": (theirs("ExampleConnector", shared_storage_path=str(bench / "example")), {}),
+        "vllm-files-cold": (theirs("ExampleConnector", shared_storage_path=str(bench / "cold")), {}),
         "vllm-dram": (theirs("OffloadingConnector", cpu_bytes_to_use=4 << 30), {}),
         "vllm-fs": (theirs("OffloadingConnector", cpu_bytes_to_use=1 << 30, spec_name="TieringOffloadingSpec",
                            secondary_tiers=[{"type": "fs", "root_dir": str(bench / "fs")}]), {}),
@@ -97,6 +99,15 @@ def thread_seconds(s):
     return sum(int((t / "schedstat").read_text().split()[0]) for t in threads) / 1e9
 
 
+def to_disk(folder):
+    """Files leave the page cache."""
+    for path in folder.rglob("*") if folder.is_dir() else ():
+        if path.is_file():
+            with open(path, "rb") as f:
+                os.fsync(f)
+                os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def seconds_to_write(s, goal):
     began = time.monotonic()
     while written(s) < goal:
@@ -126,6 +137,8 @@ def one_round(running, n, seed, k=0, cold=False):
             continue
         if s.name != "memory":
             s.ask(reset=1)
+        if s.name == "vllm-files-cold":
+            to_disk(s.folder / "cold")
         hit = s.ask(seed=seed, tokens=n, tail_seed=seed, max_tokens=1)
         rows["hit"].append(hit["ttft_s"])
         rows["cached"].append(hit["cached"])
@@ -201,9 +214,9 @@ def main():
         # In one piece: vLLM's example stores what a request's first step computes, and no more.
         room = max(lengths) + 256
         options = {"max_model_len": room, "max_num_batched_tokens": args.piece or room, "enable_prefix_caching": True}
-        for name, (transfer, env) in systems(folder, args.lmcache).items():
-            if args.systems and name not in args.systems.split(","):
-                continue
+        known = systems(folder, args.lmcache)
+        for name in args.systems.split(",") if args.systems else known:
+            transfer, env = known[name]
             s = Live(name, bench, {"options": options, "transfer": transfer}, env)
             why = s.refused or gave_up(s)
             if why:
