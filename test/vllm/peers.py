@@ -4,7 +4,7 @@
     peers.py VENV [--lmcache FOLDER] [--tokens N,N] [--rounds N] [--systems NAME,NAME] [--piece N] [--cold]
              [--out FILE.json]
 
-All engines live at once, one process each, started in the order of --systems, and only one of them has work. A round, for
+All engines live at once, a process each, started in the order of --systems, only one of them has work. A round, for
 each length and system: a new document is asked (cold: it is computed, and stored), vLLM's own prefix cache is emptied,
 and the document is asked with another last line (hit). The files of "vllm-files" lie in the page cache then, those of
 "vllm-files-cold" on the disk. "none" computes that, too; "memory" keeps vLLM's own prefix cache, as the bound. Times are
