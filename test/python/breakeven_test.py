@@ -1,6 +1,8 @@
 """The break-even: what is measured, and what one wrong measurement does."""
+import pytest
+
 from tutti.vllm.breakeven import PROBE_AGAIN_S, TOKENS_MIN, TRIAL_BYTES, Rates
-from tutti.vllm.messages import Report, Step
+from tutti.vllm.messages import Load, Probe, Report, Step
 from tutti.vllm.worker import Worker
 
 
@@ -59,3 +61,32 @@ def test_a_pass_is_timed_by_the_device():
     assert step(0) == Report(tokens=500, ns=1234)
     assert step(0) is None
     assert Report(tokens=500, ns=1234).add(Report(tokens=500, ns=2000)) == Report(tokens=500, ns=2000)
+
+
+@pytest.mark.parametrize("start_first", [True, False])
+def test_a_pass_is_timed_whether_loads_are_issued_before_or_behind_it(start_first):
+    """vLLM 0.32 calls start_load_kv behind a pass that waits for no load; older ones before it."""
+    now = [0]
+
+    def timer():
+        began = now[0]
+        return lambda: lambda took=now[0] - began: took
+
+    worker = Worker(lambda digest: (None, ""), 0, 1, 1, timer=timer)
+    worker.begin(Step(tokens=500))
+    if start_first:
+        worker.start()
+    now[0] += 1234  # the pass
+    if not start_first:
+        worker.start()
+    worker.end(), worker.poll()
+    assert worker.report() == Report(tokens=500, ns=1234)
+
+
+
+def test_passes_that_wait_for_something_are_not_timed():
+    begun = []
+    worker = Worker(lambda digest: (None, ""), 0, 1, 1, timer=lambda: begun.append(1))
+    worker.begin(Step(tokens=500, loads=[Load(1, "r", b"", [0], sync=True)]))
+    worker.begin(Step(tokens=500, probe=Probe(2, b"", 1)))
+    assert not begun

@@ -89,6 +89,10 @@ class Worker:
             self._open(step.open)
         if step.fences:
             self._fence(set(step.fences))
+        # From here: start() comes behind the pass in vLLM 0.32 where nothing is waited for. Not a pass that waits for
+        # layers or a probe, which would tell of the disk.
+        if step.tokens and step.probe is None and not any(load.sync for load in step.loads):
+            self._timing = self._timer()
 
     def start(self, whole: bool = False) -> None:
         """Issues the step's loads; those of this very pass before it, others whenever.
@@ -107,8 +111,6 @@ class Worker:
                 self.wait_layer(layer)
         if step.probe is not None:
             self._begin_probe(step)
-        if step.tokens and not self._sync:  # a pass that waits for layers would tell of the disk
-            self._timing = self._timer()
 
     def wait_layer(self, layer: int) -> None:
         """Until a layer of the loads that this pass computes with is there, checked or known as failed.
