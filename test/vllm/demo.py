@@ -46,6 +46,10 @@ def main():
             print(f"{name:24} tokens {'the same' if tokens else 'DIFFER'}, logprobs differ by {apart:.1e} at most from "
                   "those without (rounding: the rest of the prompt is computed alone)")
             wrong += not tokens or apart > 1e-3
+        for name, answer in rows[2:]:
+            if not answer["cached"]:
+                print(f"{name:24} nothing was loaded: {next((x for x in log.splitlines() if 'not loaded' in x), log[-2000:])}")
+                wrong += 1
         bits = cold[2]["logprobs"] == again[1]["logprobs"]
         print(f"warm and after a restart: logprobs {'the same to the last bit' if bits else 'DIFFER'}")
         return 1 if wrong or not bits else 0
