@@ -28,10 +28,11 @@
  * A store and its namespaces: any threads, at once; calls are serialised inside. A lane and its plans: one thread at a
  * time, whichever; but at once with those and with each other, from any thread, may run tutti_wait_layer,
  * tutti_wait_layer_stream and tutti_plan_failed (of layers issued before, until tutti_plan_finish is called) and
- * tutti_lane_stats (until tutti_lane_close is). tutti_move counts as a call of both. Different lanes are independent.
- * With tutti_store_close, tutti_ns_remove, tutti_plan_finish and tutti_lane_close no other call on the same handle, or
- * on what hangs on it, may be running; afterwards it is gone. Callbacks (progress, log, tutti_block_fn) run in the
- * calling thread, warnings of the store's background work in a thread of the library; none may call back.
+ * tutti_lane_stats and tutti_lane_pace (until tutti_lane_close is). tutti_move counts as a call of both. Different
+ * lanes are independent. With tutti_store_close, tutti_ns_remove, tutti_plan_finish and tutti_lane_close no other call
+ * on the same handle, or on what hangs on it, may be running; afterwards it is gone. Callbacks (progress, log,
+ * tutti_block_fn) run in the calling thread, warnings of the store's background work in a thread of the library; none
+ * may call back.
  *
  * Fork. What was opened before a fork is the parent's: its threads are not in the child. There every call on it, of
  * gio_uring.h too, says so (-EINVAL, and a message) and does nothing, so destructors may run; the memory is gone with
@@ -255,6 +256,13 @@ static inline int tutti_lane_get_info(struct tutti_lane *l, struct tutti_lane_in
 {
 	return tutti_lane_get_info_sized(l, out, sizeof(*out));
 }
+/*
+ * How much of the link between GPU and host memory retrieves (or stores) take that begin from now on. Not gentle, as a
+ * lane begins: all of it, for a request that waits. Gentle: half of it and more, for others' sake: what waits for the
+ * link is in the way of all of the GPU's memory traffic, so decoding beside a gentle retrieve loses a fifth of what it
+ * loses beside another (figures: docs/performance.md). Nothing to executors on the host. Any thread. -EINVAL: op.
+ */
+int tutti_lane_pace(struct tutti_lane *l, enum tutti_op op, int gentle);
 int tutti_lane_stats_sized(struct tutti_lane *l, struct tutti_lane_stats *out, size_t bytes);
 static inline int tutti_lane_stats(struct tutti_lane *l, struct tutti_lane_stats *out)
 {

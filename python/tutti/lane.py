@@ -20,6 +20,7 @@ from .layout import KvLayout
 from .pool import _CONTROLLERS, Lease, ModelTiming, Namespace, choice, fill_timing, parse_bytes, plain
 
 _EXECUTORS = {"auto": 0, "host": 1, "cuda": 2}
+_OPERATIONS = {"retrieve": lib.TUTTI_RETRIEVE, "store": lib.TUTTI_STORE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +117,11 @@ class Lane:
             self._handle.call(lib.tutti_lane_register, c)
             self.layout = layout
         del kept
+
+    def pace(self, operation: str, *, gentle: bool) -> None:
+        """What "retrieve"s (or "store"s) that begin from now on leave to compute on the same GPU: gentle ones take longer,
+        and decoding beside them loses far less. A lane begins with neither gentle. Nothing to executors on the host."""
+        self._handle.call(lib.tutti_lane_pace, choice(_OPERATIONS, "operation", operation), int(gentle))
 
     def plan(self, blob: Buffer, blocks: Any) -> Plan:
         """A plan from Namespace.plan_blob and the engine's block number of each of its blocks (integers: a list, an

@@ -78,6 +78,7 @@ int engine_launch(struct engine *e, const struct engine_launch *l)
 	                       .arg = &e->streams[l->stream],
 	                       .count = l->n,
 	                       .n_blocks = l->blocks,
+	                       .gentle = l->gentle,
 	                       .blocks = e->streams[l->stream].devs,
 	                       .gave_up = engine_kernel_gave_up,
 	                       .late = engine_kernel_late,

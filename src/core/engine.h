@@ -56,6 +56,7 @@ struct engine_launch {
 	uint32_t n; /* at most DEV_STEPS_MAX */
 	uint32_t stream;
 	uint32_t blocks;      /* at most so many; 0: all. The host's threads always all */
+	int gentle;           /* exec_job.gentle */
 	uint64_t deadline_ns; /* absolute */
 	void (*done)(void *arg);
 	void *done_arg;

@@ -401,6 +401,14 @@ int tutti_lane_get_info_sized(struct tutti_lane *l, struct tutti_lane_info *out,
 	return 0;
 }
 
+int tutti_lane_pace(struct tutti_lane *l, enum tutti_op op, int gentle)
+{
+	if (!l || (op != TUTTI_RETRIEVE && op != TUTTI_STORE))
+		return err_set(-EINVAL, "tutti_lane_pace: no lane, or operation %d, which is none", (int)op);
+	__atomic_store_n(&l->gentle[op == TUTTI_STORE ? ENGINE_WRITES : ENGINE_READS], gentle != 0, __ATOMIC_RELAXED);
+	return 0;
+}
+
 static void get_stats(struct tutti_lane *l, struct tutti_lane_stats *out)
 {
 	struct ctrl_counters c;

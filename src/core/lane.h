@@ -32,6 +32,7 @@ struct tutti_lane {
 	uint32_t rank;
 	uint32_t mem_align_bytes, lba_bytes;
 	int no_verify, null_ctrl;
+	int gentle[ENGINE_STREAMS]; /* by stream; any thread reads it */
 	uint32_t n_plans;
 	/* The registered KV memory. */
 	struct dev_layout mem;
@@ -45,6 +46,11 @@ struct tutti_lane {
 	uint64_t failed_blocks, layers_retrieved, layers_stored, stores_dropped;
 	uint32_t sms, queue_depth;
 };
+
+static inline int plan_gentle(const struct tutti_lane *l, int stream)
+{
+	return __atomic_load_n(&l->gentle[stream], __ATOMIC_RELAXED);
+}
 
 #define PLAN_NO_IOCB UINT32_MAX
 

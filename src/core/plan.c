@@ -265,8 +265,11 @@ static uint64_t next_read_ns(struct tutti_plan *p, uint32_t n)
 static int retrieve_layers(struct tutti_plan *p, uint32_t from, uint32_t to)
 {
 	struct wire_iocb *iocbs[DEV_STEPS_MAX];
-	struct engine_launch go = {
-	    .iocbs = iocbs, .stream = ENGINE_READS, .done = write_queue_read_done, .done_arg = p->lane};
+	struct engine_launch go = {.iocbs = iocbs,
+	                           .stream = ENGINE_READS,
+	                           .gentle = plan_gentle(p->lane, ENGINE_READS),
+	                           .done = write_queue_read_done,
+	                           .done_arg = p->lane};
 	uint32_t headers = plan_first_step(p);
 	int first = p->iocb[headers] == PLAN_NO_IOCB && !(p->dev.flags & DEV_PLAN_NO_HEADERS);
 	int rc = plan_deadline(p, &go.deadline_ns);

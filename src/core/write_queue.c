@@ -36,7 +36,11 @@ void write_queue_kick(struct tutti_lane *l)
 {
 	struct sched *s = &l->writes.sched;
 	struct wire_iocb *iocbs[SCHED_BATCH_WRITES];
-	struct engine_launch go = {.iocbs = iocbs, .stream = ENGINE_WRITES, .done = write_done, .done_arg = l};
+	struct engine_launch go = {.iocbs = iocbs,
+	                           .stream = ENGINE_WRITES,
+	                           .gentle = plan_gentle(l, ENGINE_WRITES),
+	                           .done = write_done,
+	                           .done_arg = l};
 
 	pthread_mutex_lock(&l->writes.lock);
 	while ((go.n = sched_batch(s, port_now_ns(), &go.deadline_ns))) {

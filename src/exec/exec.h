@@ -25,6 +25,7 @@ struct exec_job {
 	void *arg;
 	uint32_t sq_first;
 	uint32_t count;
+	int gentle; /* cuda: keep less on the link at once than its rate needs: compute beside it loses less */
 	/* Start only when all of these are there (0: at once); the array is read during the launch alone. */
 	const struct exec_event *events;
 	uint32_t n_events;

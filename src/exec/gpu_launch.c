@@ -37,6 +37,14 @@ static cudaError_t start(const struct gpu_stream *s, struct io_params *p, uint32
 	return cudaLaunchKernel(kernel_of(s->exec), grid, block, args, dyn_bytes, s->stream);
 }
 
+/* One block's part of what all n have on the link at once. */
+static uint32_t part(uint32_t all, uint32_t n, uint32_t most)
+{
+	uint32_t mine = all / n;
+
+	return mine < 1 ? 1 : mine > most ? most : mine;
+}
+
 /* Events first: the stream holds the kernel back until all of them are there. */
 static int kernel_launch(struct gpu_stream *s, const struct gpu_job *j, uint32_t at)
 {
@@ -56,6 +64,8 @@ static int kernel_launch(struct gpu_stream *s, const struct gpu_job *j, uint32_t
 		return err_set(-EINVAL, "cuda: a queue depth of %u does not fit an SM's shared memory; ask for less",
 		               job->blocks[0]->n_cmds);
 	p.n_stages = (uint32_t)n;
+	p.loads = part(job->gentle ? IO_GENTLE : IO_LOADS_FULL, job->n_blocks, IO_STAGES_MAX);
+	p.stores = part(job->gentle ? IO_GENTLE : IO_STORES_FULL, job->n_blocks, IO_STORES_MAX);
 	for (uint32_t i = 0; i < job->n_blocks; i++)
 		p.blocks[i] = job->blocks[i];
 	for (uint32_t i = 0; i < job->n_events && !rc; i++)

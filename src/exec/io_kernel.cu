@@ -18,6 +18,8 @@ static __device__ void io_mover_init(struct dev_mover *m, const struct io_params
 {
 	memset(m, 0, offsetof(struct dev_mover, full));
 	m->n_stages = p->n_stages;
+	m->loads = p->loads;
+	m->stores = p->stores;
 	m->stages = dyn;
 	m->header_bad = header_bad;
 	for (uint32_t i = 0; i < p->n_stages; i++) {

@@ -16,6 +16,15 @@
 #define IO_STAGE_BYTES 32768u
 #define IO_STAGES_MAX 6u
 #define IO_STAGES_MIN 2u
+/*
+ * Chunks on the link of all thread blocks together. What waits there for the link waits in the GPU's L2, before
+ * everything else that goes through it: with 4 blocks of 6 chunks decoding beside them takes 1.7 times as long, with 3
+ * each the rate is the same (docs/performance.md). Gentle: the product of the link's rate and latency, about.
+ */
+#define IO_LOADS_FULL 12u
+#define IO_STORES_FULL 8u
+#define IO_GENTLE 4u
+#define IO_STORES_MAX 4u
 #define IO_SUMMER_WARPS 8u
 #define IO_THREADS (64u + 32u * IO_SUMMER_WARPS)
 #define IO_SMALL_THREADS 32u
@@ -39,6 +48,7 @@ struct io_params {
 	struct io_exit *exits; /* of this launch, one per block */
 	uint32_t *stop;        /* not 0: a kernel before gave up, end at once */
 	uint32_t n_stages;
+	uint32_t loads, stores; /* chunks (stages) that a thread block has on the link at once, at most; from 1 */
 	uint32_t launch; /* what to write to `over` */
 	uint32_t near;   /* not 0: steps and plans have room in shared memory */
 };

@@ -30,6 +30,7 @@ struct mover_chunk {
 	uint8_t out;    /* copy the stage to dst */
 	uint8_t last;   /* of the command */
 	uint8_t negate; /* the sum is taken away */
+	uint8_t store;  /* the copy out goes to the medium, over the link */
 	uint32_t bytes;
 	uint32_t what;  /* number of the command, or MOVER_VERIFY */
 	uint32_t first; /* headers: number of the first in the command; how many: n */
@@ -45,6 +46,7 @@ struct dev_mover {
 	uint32_t work_tail, work_head, done_tail, done_head;
 	uint32_t stop;
 	uint32_t n_stages;
+	uint32_t loads, stores; /* as io_params has them */
 	uint32_t bad;      /* entries whose sums differ, of the step that was compared */
 	uint32_t verified; /* the step in front was compared */
 	uint8_t *stages;
@@ -134,6 +136,18 @@ static __device__ __forceinline__ void mover_bulk_wait_some(void)
 {
 	asm volatile("cp.async.bulk.wait_group %0;" ::"n"(MOVER_LANDING) : "memory");
 }
+/* All but the newest n copies out have landed; n is below IO_STORES_MAX. */
+static __device__ __forceinline__ void mover_bulk_wait_but(uint32_t n)
+{
+	if (n == 0)
+		asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+	else if (n == 1)
+		asm volatile("cp.async.bulk.wait_group 1;" ::: "memory");
+	else if (n == 2)
+		asm volatile("cp.async.bulk.wait_group 2;" ::: "memory");
+	else
+		asm volatile("cp.async.bulk.wait_group 3;" ::: "memory");
+}
 static __device__ __forceinline__ void mover_bulk_wait_all(void)
 {
 	asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
@@ -148,6 +162,7 @@ static __device__ __forceinline__ void mover_bulk_out(void *, const void *, uint
 static __device__ __forceinline__ void mover_bulk_commit(void) {}
 static __device__ __forceinline__ void mover_bulk_wait_read(void) {}
 static __device__ __forceinline__ void mover_bulk_wait_some(void) {}
+static __device__ __forceinline__ void mover_bulk_wait_but(uint32_t) {}
 static __device__ __forceinline__ void mover_bulk_wait_all(void) {}
 static __device__ __forceinline__ void mover_fence(void) {}
 #endif

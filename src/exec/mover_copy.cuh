@@ -118,6 +118,7 @@ static __device__ void mover_cut_data(struct mover_cut *u, struct mover_chunk *c
 	ch->sum = u->sums ? u->sum + (uint64_t)u->e * u->per_layer + u->object : NULL;
 	ch->negate = (uint8_t)u->negate;
 	ch->out = (uint8_t)u->moves;
+	ch->store = (uint8_t)!u->in;
 	ch->op = MOVER_SUM;
 	if (!MOVER_BULK || (((uintptr_t)ch->src | (uintptr_t)ch->dst | ch->bytes) & 15u)) {
 		ch->op = MOVER_COPY;
@@ -148,6 +149,7 @@ static __device__ void mover_cut_headers(struct dev_block *b, struct mover_cut *
 	ch->src = ch->dst = dev_header_at(b, cut->s, c, cut->k);
 	ch->sum = NULL;
 	ch->out = !in && ch->bytes;
+	ch->store = 1;
 	cut->k += ch->n;
 	ch->last = cut->k == c->span.n;
 }
@@ -234,7 +236,7 @@ static __device__ int mover_begin(struct dev_block *b, struct mover_cut *cut, st
 	struct mover_chunk *ch = &m->chunk[st];
 	int fresh = !cut->open;
 
-	if (l->begun - l->retired == m->n_stages || !mover_cut_next(b, cut, ch))
+	if (l->begun - l->retired == m->n_stages || l->begun - l->copied >= m->loads || !mover_cut_next(b, cut, ch))
 		return 0;
 	if ((ch->op == MOVER_SUM || ch->op == MOVER_TAKE_HEADERS) && ch->bytes) {
 		if (fresh)
@@ -258,6 +260,8 @@ static __device__ void mover_copy_out(struct dev_mover *m, struct mover_line *l)
 
 	if (!mover_bar_passed(ready, l->copy_turn))
 		return;
+	if (ch->out && ch->bytes && ch->store)
+		mover_bulk_wait_but(m->stores - 1);
 	if (ch->out && ch->bytes)
 		mover_bulk_out(ch->dst, m->stages + st * IO_STAGE_BYTES, ch->bytes);
 	mover_bulk_commit();

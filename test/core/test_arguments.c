@@ -188,6 +188,10 @@ static void null_lane_calls(void)
 	REFUSED(tutti_lane_get_info(l, NULL), -EINVAL, "NULL");
 	REFUSED(tutti_lane_stats(NULL, &st), -EINVAL, "NULL");
 	REFUSED(tutti_lane_stats(l, NULL), -EINVAL, "NULL");
+	REFUSED(tutti_lane_pace(NULL, TUTTI_STORE, 1), -EINVAL, "no lane");
+	REFUSED(tutti_lane_pace(l, (enum tutti_op)3, 1), -EINVAL, "operation 3");
+	CHECK_EQ(tutti_lane_pace(l, TUTTI_STORE, 1), 0);
+	CHECK_EQ(tutti_lane_pace(l, TUTTI_RETRIEVE, 0), 0);
 	CHECK_EQ(tutti_lane_close(l), 0);
 	CHECK_EQ(tutti_lane_close(NULL), 0);
 	rig_down(&r);

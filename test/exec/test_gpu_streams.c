@@ -100,6 +100,7 @@ static void stream_waits_for_layers(void)
 		struct tutti_plan *p;
 
 		rig_wipe(&b.r, 0);
+		CHECK_EQ(tutti_lane_pace(b.r.lane[0], TUTTI_RETRIEVE, round & 1), 0);
 		p = gpu_lab_plan(&b.r, TUTTI_RETRIEVE, b.keys, b.blocks, &lease);
 		CHECK_EQ(tutti_retrieve(p), 0);
 		for (uint32_t l = 0; l < LAYERS; l++) {
@@ -137,6 +138,7 @@ static void stores_wait_for_the_stream(void)
 		rig_wipe(&b.r, 0);
 		for (size_t i = 0; i < N; i++)
 			rig_fill(&b.r, 0, b.blocks[i], &keys[i]);
+		CHECK_EQ(tutti_lane_pace(b.r.lane[0], TUTTI_STORE, round & 1), 0);
 		p = gpu_lab_plan(&b.r, TUTTI_STORE, keys, b.blocks, &resv);
 		for (uint32_t l = 0; l < LAYERS; l++) {
 			uint64_t at = (uint64_t)((uint8_t *)b.r.layer_base[0][l] - b.r.memory[0]);

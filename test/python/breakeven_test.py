@@ -83,10 +83,48 @@ def test_a_pass_is_timed_whether_loads_are_issued_before_or_behind_it(start_firs
     assert worker.report() == Report(tokens=500, ns=1234)
 
 
+class Slow:
+    """A lane, and its plans, whose retrieves never end."""
+
+    def __init__(self):
+        self.gentle, self.issued = {}, []
+
+    def pace(self, operation, *, gentle):
+        self.gentle[operation] = gentle
+
+    def plan(self, blob, blocks):
+        return self
+
+    def retrieve(self):
+        self.issued.append(self.gentle["retrieve"])
+
+    def poll(self):
+        return False
+
+    def wait_layer(self, layer, timeout_s):
+        return True
+
 
 def test_passes_that_wait_for_something_are_not_timed():
     begun = []
-    worker = Worker(lambda digest: (None, ""), 0, 1, 1, timer=lambda: begun.append(1))
-    worker.begin(Step(tokens=500, loads=[Load(1, "r", b"", [0], sync=True)]))
+    worker = Worker(lambda digest: (Slow(), ""), 0, 1, 1, timer=lambda: begun.append(1))
+    worker.begin(Step(tokens=500, open=b"", loads=[Load(1, "r", b"", [0], sync=True)]))
     worker.begin(Step(tokens=500, probe=Probe(2, b"", 1)))
     assert not begun
+
+
+def test_loads_are_gentle_where_others_compute():
+    lane = Slow()
+    worker = Worker(lambda digest: (lane, ""), 0, 1, 1, mark=lambda: lambda: True)
+
+    def step(**what):
+        worker.begin(Step(**what)), worker.start()
+        if not lane.issued:
+            worker.poll()
+        return lane.issued.pop()
+
+    load = {"blob": b"", "blocks": [0]}
+    assert step(open=b"", loads=[Load(1, "a", **load)]) is True
+    assert lane.gentle["store"] is True
+    assert step(idle=True, loads=[Load(2, "b", **load)]) is False
+    assert step(loads=[Load(3, "c", sync=True, **load)]) is False

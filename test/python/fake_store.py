@@ -176,6 +176,7 @@ class FakeLane:
     def __init__(self, random, memory, rank=0, faults=0.0):
         self.random, self.memory, self.rank, self.faults = random, memory, rank, faults
         self.plans = 0
+        self.gentle = {"retrieve": False, "store": False}
         self.break_once = None  # which block of the next load is damaged, whatever the chances
 
     def plan(self, blob, blocks):
@@ -183,6 +184,10 @@ class FakeLane:
             raise AgainError(11, "too many plans")
         self.plans += 1
         return FakePlan(self, pickle.loads(blob), list(blocks))
+
+    def pace(self, operation, *, gentle):
+        assert operation in self.gentle
+        self.gentle[operation] = gentle
 
     def close(self):
         assert not self.plans, "closed with plans"

@@ -453,3 +453,11 @@ def test_memory_of_its_own():
     assert bytes(m.block(1, 2)) == bytes(4096)
     with pytest.raises(IndexError):
         m.block(2, 0)
+
+
+def test_pace(both):
+    for operation in ("retrieve", "store"):
+        both.lane.pace(operation, gentle=True)
+        both.lane.pace(operation, gentle=False)
+    with pytest.raises(tutti.InvalidError, match="operation"):
+        both.lane.pace("both", gentle=True)

@@ -203,6 +203,7 @@ class Worker:
 
     def _open(self, digest: bytes) -> None:
         self._lane, path = self._open_lane(digest)
+        self._lane.pace("store", gentle=True)  # nobody waits for one
         self._digest = digest
         self._report.opened[self._rank] = path
         self._told = True
@@ -217,7 +218,7 @@ class Worker:
                 if load.sync and clear is not None:
                     self._until(clear)
                 if load.sync or clear is None:
-                    plan.retrieve()
+                    self._retrieve(plan, gentle=False)
             except TuttiError:
                 if plan is not None:
                     plan.finish(self._stop_s)
@@ -240,6 +241,11 @@ class Worker:
         else:
             self._loads.append(going)
 
+    def _retrieve(self, plan: Any, gentle: bool) -> None:
+        """gentle: one request waits for it, and all others that compute meanwhile would lose more than it wins."""
+        self._lane.pace("retrieve", gentle=gentle)
+        plan.retrieve()
+
     def _until(self, done: Callable[[], bool]) -> None:
         """Waits until the device's earlier passes have ended: they may still write into blocks that were freed."""
         deadline = time.monotonic() + self._stop_s
@@ -251,7 +257,7 @@ class Worker:
     def _issue_load(self, going: _Going) -> None:
         going.began_ns = time.monotonic_ns()
         try:
-            going.plan.retrieve()
+            self._retrieve(going.plan, gentle=self._step is not None and not self._step.idle)
             self._loads.append(going)
         except TuttiError:
             going.plan.finish(self._stop_s)
