@@ -223,7 +223,8 @@ static void hbm_used(struct lab *b)
 	need_cuda(cudaMemGetInfo(&before, &all), "memory");
 	lab_plan(b, b->r.lane[0], b->n, &p);
 	need_cuda(cudaMemGetInfo(&after, &all), "memory");
-	lab_plan_end(b, &p);
+	need(tutti_plan_finish(p.p, now_ns() + WAIT_NS, NULL, 0, NULL), "finish"); /* nothing was read */
+	need(tutti_release(b->r.ns, &p.lease), "release");
 	series_add(&r.values, (double)(b->hbm_bytes + before - after) / 1048576.0);
 	snprintf(r.name, sizeof(r.name), "HBM beyond %.0f GB of KV, a plan of %zuK tokens open",
 	         (double)b->r.memory_bytes * 1e-9, b->n * TOKENS / 1024);

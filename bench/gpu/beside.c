@@ -9,7 +9,8 @@
 #include "bench/gpu/gpu.h"
 
 #define STARTS 15
-#define PRODUCTS 200
+#define PRODUCTS 60
+#define DECODED 800
 #define REQUESTS 8u
 
 /* Microseconds from the call to the host's seeing a layer of one block. products: how many are queued on s before. */
@@ -57,74 +58,97 @@ static void starts(struct lab *b, cudaStream_t s, const char *where, int judged)
 	row_put(&delay);
 }
 
-/* ---- products beside I/O ---- */
+/* ---- compute beside I/O ---- */
 
 static struct {
 	pthread_t thread;
 	struct lab *b;
-	int stop, started;
+	int store, stop, started;
 	double bytes, s;
-} loader;
+} mover;
 
-static void *load(void *arg)
+static void move_once(struct lab *b)
 {
-	struct lab *b = loader.b;
+	struct lab_plan p;
+	uint64_t t0;
 
+	if (mover.store)
+		lab_plan_store(b, b->r.lane[0], b->n, &p, 0);
+	else
+		lab_plan(b, b->r.lane[0], b->n, &p);
+	t0 = now_ns();
+	if (!mover.store)
+		need(tutti_retrieve(p.p), "retrieve");
+	for (uint32_t l = 0; l < LAYERS && mover.store; l++)
+		need(tutti_store_layer(p.p, l), "store");
+	__atomic_store_n(&mover.started, 1, __ATOMIC_RELEASE);
+	need(tutti_wait_layer(p.p, LAYERS - 1, t0 + WAIT_NS), "layers");
+	mover.s += (double)(now_ns() - t0) * 1e-9;
+	mover.bytes += (double)lab_bytes(b, b->n);
+	lab_plan_end(b, &p);
+}
+
+static void *move(void *arg)
+{
 	(void)arg;
 	cudaSetDevice(0);
-	while (!__atomic_load_n(&loader.stop, __ATOMIC_RELAXED)) {
-		struct lab_plan p;
-		uint64_t t0;
-
-		lab_plan(b, b->r.lane[0], b->n, &p);
-		t0 = now_ns();
-		need(tutti_retrieve(p.p), "retrieve");
-		__atomic_store_n(&loader.started, 1, __ATOMIC_RELEASE);
-		need(tutti_wait_layer(p.p, LAYERS - 1, t0 + WAIT_NS), "layers");
-		loader.s += (double)(now_ns() - t0) * 1e-9;
-		loader.bytes += (double)lab_bytes(b, b->n);
-		lab_plan_end(b, &p);
-	}
+	while (!__atomic_load_n(&mover.stop, __ATOMIC_RELAXED))
+		move_once(mover.b);
 	return NULL;
 }
 
-static double products_beside_ms(struct lab *b, cudaStream_t s, struct series *gbs)
+static double products_ms(cudaStream_t s) { return compute_products_ms(s, PRODUCTS, NULL, NULL); }
+static double decode_ms(cudaStream_t s) { return compute_decode_ms(s, DECODED); }
+
+/* What runs beside I/O. */
+struct beside {
+	const char *what;
+	double (*ms)(cudaStream_t s);
+	int store, gentle;
+	int turns;     /* a round: products' times spread */
+	double target; /* percent; 0: none */
+};
+
+static double beside_ms(struct lab *b, cudaStream_t s, const struct beside *x, struct series *gbs)
 {
 	struct timespec pause = {.tv_nsec = 100000};
 	double ms;
 
-	loader.b = b;
-	loader.stop = loader.started = 0;
-	loader.bytes = loader.s = 0;
-	need(pthread_create(&loader.thread, NULL, load, NULL), "a thread");
-	while (!__atomic_load_n(&loader.started, __ATOMIC_ACQUIRE))
+	mover.b = b;
+	mover.store = x->store;
+	mover.stop = mover.started = 0;
+	mover.bytes = mover.s = 0;
+	need(pthread_create(&mover.thread, NULL, move, NULL), "a thread");
+	while (!__atomic_load_n(&mover.started, __ATOMIC_ACQUIRE))
 		nanosleep(&pause, NULL); /* until the I/O kernel is on its way */
-	ms = compute_products_ms(s, PRODUCTS, NULL, NULL);
-	__atomic_store_n(&loader.stop, 1, __ATOMIC_RELAXED);
-	pthread_join(loader.thread, NULL);
-	series_add(gbs, loader.bytes / loader.s * 1e-9);
+	ms = x->ms(s);
+	__atomic_store_n(&mover.stop, 1, __ATOMIC_RELAXED);
+	pthread_join(mover.thread, NULL);
+	series_add(gbs, mover.bytes / mover.s * 1e-9);
 	return ms;
 }
 
-/* Alone they have the whole GPU; beside I/O they run on s. */
-static void slowdown(struct lab *b, cudaStream_t whole, cudaStream_t s, const char *where, int judged)
+/* Alone it has the whole GPU; beside I/O it runs on s. */
+static void slowdown(struct lab *b, cudaStream_t whole, cudaStream_t s, const char *where, const struct beside *x)
 {
-	struct row slower = {.unit = "%", .sense = judged ? AT_MOST : NO_TARGET, .target = 5};
-	struct row gbs = {.unit = "GB/s", .ceiling = copy_in_gbs};
+	struct row slower = {.unit = "%", .sense = x->target > 0 ? AT_MOST : NO_TARGET, .target = x->target};
+	struct row gbs = {.unit = "GB/s", .ceiling = x->store ? copy_out_gbs : copy_in_gbs};
 	struct series alone = {.n = 0}, beside = {.n = 0};
+	char io[40];
 
-	for (int i = 0; i < opt.rounds; i++) {
-		series_add(&alone, compute_products_ms(whole, PRODUCTS, NULL, NULL));
-		series_add(&beside, products_beside_ms(b, s, &gbs.values));
+	need(tutti_lane_pace(b->r.lane[0], x->store ? TUTTI_STORE : TUTTI_RETRIEVE, x->gentle), "pace");
+	for (int i = 0; i < x->turns * opt.rounds && i < SERIES_MAX; i++) {
+		series_add(&alone, x->ms(whole));
+		series_add(&beside, beside_ms(b, s, x, &gbs.values));
+		series_add(&slower.values, 100 * (beside.v[i] / alone.v[i] - 1));
 	}
-	for (int i = 0; i < opt.rounds; i++)
-		series_add(&slower.values, 100 * (beside.v[i] / series_median(&alone) - 1));
-	snprintf(slower.name, sizeof(slower.name), "matrix products (%s) slower beside full-rate I/O, on %s",
-	         compute_what(), where);
-	snprintf(slower.note, sizeof(slower.note), "%.3f ms alone, %.3f ms beside; I/O on %u SMs",
+	need(tutti_lane_pace(b->r.lane[0], x->store ? TUTTI_STORE : TUTTI_RETRIEVE, 0), "pace");
+	snprintf(io, sizeof(io), "%s %s", x->gentle ? "gentle" : "full-rate", x->store ? "store" : "retrieve");
+	snprintf(slower.name, sizeof(slower.name), "%s slower beside a %s, on %s", x->what, io, where);
+	snprintf(slower.note, sizeof(slower.note), "%s; %.3f ms alone, %.3f ms beside; I/O on %u SMs", compute_what(),
 	         series_median(&alone), series_median(&beside), opt.sms);
 	row_put(&slower);
-	snprintf(gbs.name, sizeof(gbs.name), "retrieve beside matrix products on %s", where);
+	snprintf(gbs.name, sizeof(gbs.name), "%s beside %s on %s", io, x->what, where);
 	row_put(&gbs);
 }
 
@@ -187,6 +211,15 @@ static void requests(struct lab *b)
 	}
 }
 
+static const struct beside wide = {"products of 28672 columns", products_ms, 0, 0, 3, 5};
+static const struct beside square = {"products of 8192 columns", products_ms, 0, 0, 3, 0};
+static const struct beside others[] = {{"products of 28672 columns", products_ms, 1, 0, 1, 0},
+                                       {"products of 28672 columns", products_ms, 1, 1, 1, 0},
+                                       {"decoding", decode_ms, 0, 0, 1, 0},
+                                       {"decoding", decode_ms, 0, 1, 1, 3},
+                                       {"decoding", decode_ms, 1, 0, 1, 0},
+                                       {"decoding", decode_ms, 1, 1, 1, 3}};
+
 void figure_beside(void)
 {
 	struct lab_shape shape = {.dir = opt.memory,
@@ -203,19 +236,28 @@ void figure_beside(void)
 	int rc;
 
 	need_cuda(cudaStreamCreateWithFlags(&all, cudaStreamNonBlocking), "a stream");
-	compute_open();
+	compute_open(compute_columns[0]);
 	lab_open(&b, &shape);
 	rc = tutti_compute_stream(opt.sms, 0, (void **)&rest, &sms);
 	snprintf(where, sizeof(where), "the other %u SMs", sms);
 	requests(&b);
 	starts(&b, all, "all SMs", 0);
-	slowdown(&b, all, all, "all SMs", 0);
+	slowdown(&b, all, all, "all SMs", &wide);
+	for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
+		if (others[i].ms != decode_ms || compute_decodes())
+			slowdown(&b, all, all, "all SMs", &others[i]);
+		else
+			row_skip(others[i].what, "no cuBLAS");
 	if (rc) {
 		row_skip("products on the other SMs", tutti_error_message());
 	} else {
 		fewer(all, rest, sms);
 		starts(&b, rest, where, 1);
-		slowdown(&b, all, rest, where, 1);
+		slowdown(&b, all, rest, where, &wide);
+		compute_close();
+		compute_open(compute_columns[1]);
+		fewer(all, rest, sms);
+		slowdown(&b, all, rest, where, &square);
 		cudaStreamDestroy(rest);
 	}
 	lab_close(&b);
@@ -223,7 +265,7 @@ void figure_beside(void)
 	shape.sms = 16;
 	lab_open(&b, &shape);
 	starts(&b, all, "all SMs, small shape", 1);
-	slowdown(&b, all, all, "all SMs, small shape", 0);
+	slowdown(&b, all, all, "all SMs, small shape", &square);
 	lab_close(&b);
 	compute_close();
 	cudaStreamDestroy(all);

@@ -30,7 +30,11 @@ static struct {
 	int (*destroy)(void *handle);
 } blas;
 static void *a, *b, *c;
+static int columns;
+static char what[64];
 static double product_s;
+
+const int compute_columns[COMPUTE_SHAPES] = {28672, 8192};
 
 double compute_seconds(double fresh, double cached)
 {
@@ -54,20 +58,20 @@ static void find_blas(void)
 		blas.handle = NULL;
 }
 
-const char *compute_what(void) { return blas.handle ? "cuBLAS" : "own kernel"; }
+const char *compute_what(void) { return what; }
 
 static void product(cudaStream_t s, int inner)
 {
 	const float one = 1, zero = 0;
 
 	if (!blas.handle) {
-		kernel_product(a, b, c, ROWS, opt.columns, inner, s);
+		kernel_product(a, b, c, ROWS, columns, inner, s);
 		return;
 	}
 	need(blas.stream(blas.handle, s), "cublasSetStream");
 	/* 0: not transposed; 14: CUDA_R_16BF; 68: CUBLAS_COMPUTE_32F; -1: the library's choice */
-	need(blas.product(blas.handle, 0, 0, opt.columns, ROWS, inner, &one, b, 14, opt.columns, a, 14, inner, &zero, c,
-	                  14, opt.columns, 68, -1),
+	need(blas.product(blas.handle, 0, 0, columns, ROWS, inner, &one, b, 14, columns, a, 14, inner, &zero, c, 14,
+	                  columns, 68, -1),
 	     "cublasGemmEx");
 }
 
@@ -88,17 +92,19 @@ static void fill(void *at, size_t n)
 	free(h);
 }
 
-void compute_open(void)
+void compute_open(int n)
 {
 	cudaStream_t s;
 	uint64_t t0;
 
+	columns = n;
 	find_blas();
+	snprintf(what, sizeof(what), "%s, %d x %d x %d", blas.handle ? "cuBLAS" : "own kernel", ROWS, columns, INNER);
 	need_cuda(cudaMalloc(&a, (size_t)ROWS * INNER_MAX * 2), "matrices");
-	need_cuda(cudaMalloc(&b, (size_t)opt.columns * INNER_MAX * 2), "matrices");
-	need_cuda(cudaMalloc(&c, (size_t)ROWS * (size_t)opt.columns * 4), "matrices");
+	need_cuda(cudaMalloc(&b, (size_t)columns * INNER_MAX * 2), "matrices");
+	need_cuda(cudaMalloc(&c, (size_t)ROWS * (size_t)columns * 4), "matrices");
 	fill(a, (size_t)ROWS * INNER_MAX);
-	fill(b, (size_t)opt.columns * INNER_MAX);
+	fill(b, (size_t)columns * INNER_MAX);
 	need_cuda(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "a stream");
 	for (int i = 0; i < 2 * TIMED; i++)
 		compute_product(s);
@@ -109,8 +115,8 @@ void compute_open(void)
 	need_cuda(cudaStreamSynchronize(s), "matrix products");
 	product_s = (double)(now_ns() - t0) * 1e-9 / TIMED;
 	cudaStreamDestroy(s);
-	printf("# stand-in compute: %s, %d x %d x %d in %.3f ms (%.0f TFLOP/s)\n", compute_what(), ROWS, opt.columns,
-	       INNER, product_s * 1e3, 2.0 * ROWS * opt.columns * INNER / product_s * 1e-12);
+	printf("# stand-in compute: %s in %.3f ms (%.0f TFLOP/s)\n", what, product_s * 1e3,
+	       2.0 * ROWS * columns * INNER / product_s * 1e-12);
 }
 
 void compute_close(void)
@@ -139,6 +145,40 @@ double compute_products_ms(cudaStream_t s, int n, void (*under_way)(void *arg), 
 		under_way(arg);
 	need_cuda(cudaEventSynchronize(to), "products");
 	need_cuda(cudaEventElapsedTime(&ms, from, to), "products");
+	cudaEventDestroy(from);
+	cudaEventDestroy(to);
+	return (double)ms / n;
+}
+
+/* A step's products of a Llama-3-8B's layer for 8 requests: output columns, inner. */
+static const int decode[][2] = {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}};
+#define DECODING 8
+
+int compute_decodes(void) { return blas.handle != NULL; }
+
+double compute_decode_ms(cudaStream_t s, int n)
+{
+	const float one = 1, zero = 0;
+	cudaEvent_t from, to;
+	float ms;
+
+	need_cuda(cudaEventCreate(&from), "an event");
+	need_cuda(cudaEventCreate(&to), "an event");
+	for (int i = -n / 10; i < n; i++) {
+		if (!i)
+			need_cuda(cudaEventRecord(from, s), "an event");
+		for (size_t k = 0; k < sizeof(decode) / sizeof(*decode); k++) {
+			int out = decode[k][0], inner = decode[k][1];
+
+			need(blas.stream(blas.handle, s), "cublasSetStream");
+			need(blas.product(blas.handle, 1, 0, out, DECODING, inner, &one, b, 14, inner, a, 14, inner,
+			                  &zero, c, 14, out, 68, -1),
+			     "cublasGemmEx");
+		}
+	}
+	need_cuda(cudaEventRecord(to, s), "an event");
+	need_cuda(cudaEventSynchronize(to), "decoding");
+	need_cuda(cudaEventElapsedTime(&ms, from, to), "decoding");
 	cudaEventDestroy(from);
 	cudaEventDestroy(to);
 	return (double)ms / n;

@@ -32,7 +32,6 @@ struct options {
 	int rounds;
 	uint32_t sms;
 	size_t tokens; /* of the longest context */
-	int columns;   /* of the stand-in's matrix product, 8192 x columns x 4096 */
 };
 extern struct options opt;
 
@@ -181,15 +180,21 @@ int64_t cufile_read(uint32_t file, void *gpu, uint64_t bytes, uint64_t at);
 
 /* Seconds of a prefill of `fresh` tokens behind `cached` ones: fitted to vLLM on this kind of GPU; see the file. */
 double compute_seconds(double fresh, double cached);
-void compute_open(void);
+/* Products are 8192 x columns x 4096: first the widest of a Llama-3-8B's layer (gate and up), then a square one. */
+#define COMPUTE_SHAPES 2u
+extern const int compute_columns[COMPUTE_SHAPES];
+void compute_open(int columns);
 void compute_close(void);
-const char *compute_what(void); /* "cuBLAS", "own kernel" */
+const char *compute_what(void); /* "cuBLAS, 8192 x 28672 x 4096" */
 /* Launches one matrix product that fills the GPU's SMs; seconds that it takes alone. */
 void compute_product(cudaStream_t s);
 double compute_product_s(void);
 /* Milliseconds of each of n products, by the stream's clock, behind n / 10 others. under_way (may be NULL) is called
  * while they run. */
 double compute_products_ms(cudaStream_t s, int n, void (*under_way)(void *arg), void *arg);
+/* Milliseconds of each of n layers of decoding: the products of a step of 8 requests. Where compute_decodes. */
+int compute_decodes(void);
+double compute_decode_ms(cudaStream_t s, int n);
 /* Launches so many of them as take about so long. */
 void compute_layer(cudaStream_t s, double seconds);
 

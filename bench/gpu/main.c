@@ -2,12 +2,11 @@
  * main.c - tutti-gpu: the GPU path and what it is compared to, as a table, gpu.json and gpu.csv.
  *
  *     tutti-gpu [--out FOLDER] [--memory FOLDER] [--disk FOLDER] [--drives FILE] [--rounds N] [--sms N]
- *               [--tokens N] [--columns N] [FIGURE...]
+ *               [--tokens N] [FIGURE...]
  *
  * Figures, all by default: ceiling tables price calls bandwidth disk ttft mixed beside. --memory: a tmpfs (the medium
  * of the model controller; /dev/shm). --disk: a folder on the machine's disk; without it that part is left out.
- * --tokens: the longest context. --columns: of the stand-in's matrix product, a multiple of 128 (Llama-3-8B's widest
- * has 28672). The exit status is 1 when bytes differed, never because a number is low.
+ * --tokens: the longest context. The exit status is 1 when bytes differed, never because a number is low.
  */
 #include <cuda.h>
 #include <errno.h>
@@ -18,7 +17,7 @@
 #include "bench/gpu/gpu.h"
 
 struct options opt = {
-	.memory = "/dev/shm", .drives = "bench/gpu/drives.csv", .rounds = 5, .sms = 4, .tokens = 131072, .columns = 8192};
+	.memory = "/dev/shm", .drives = "bench/gpu/drives.csv", .rounds = 5, .sms = 4, .tokens = 131072};
 
 static uint64_t clock_ns(clockid_t id)
 {
@@ -98,14 +97,13 @@ static const struct {
 } flags[] = {{"--memory", &opt.memory, NULL},
              {"--disk", &opt.disk, NULL},
              {"--drives", &opt.drives, NULL},
-             {"--rounds", NULL, &opt.rounds},
-             {"--columns", NULL, &opt.columns}};
+             {"--rounds", NULL, &opt.rounds}};
 
 static int usage(void)
 {
 	fprintf(stderr,
 	        "usage: tutti-gpu [--out FOLDER] [--memory FOLDER] [--disk FOLDER] [--drives FILE] [--rounds N]\n"
-	                "                 [--sms N] [--tokens N] [--columns N] [FIGURE...]\nfigures:");
+	                "                 [--sms N] [--tokens N] [FIGURE...]\nfigures:");
 	for (size_t i = 0; i < N_FIGURES; i++)
 		fprintf(stderr, " %s", figures[i].name);
 	fprintf(stderr, "\n");
@@ -142,8 +140,7 @@ int main(int argc, char **argv)
 	for (; i + 1 < argc && argv[i][0] == '-'; i += 2)
 		if (option(argv[i], argv[i + 1], &out))
 			return usage();
-	if (opt.rounds < 1 || opt.rounds > SERIES_MAX || opt.tokens < 8192 || !opt.sms || opt.columns < 128 ||
-	    opt.columns % 128)
+	if (opt.rounds < 1 || opt.rounds > SERIES_MAX || opt.tokens < 8192 || !opt.sms)
 		return usage();
 	/* What is loaded late waits for the GPU to be idle, which a stream that waits for a layer never is. */
 	setenv("CUDA_MODULE_LOADING", "EAGER", 1);

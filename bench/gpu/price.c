@@ -2,13 +2,15 @@
  * price.c - what bounds the rows that miss their aim: matrix products with some SMs simply absent, and with the same
  * bytes moved by the copy engine; what SMs can pull and push at all; CUDA's own calls, as bare as can be.
  */
+#include <cuda.h>
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench/gpu/gpu.h"
 
-#define PRODUCTS 100
+#define PRODUCTS 60
+#define DECODED 600
 #define PIECE (1u << 20)
 #define PIECES 1024u
 #define WARPS 16u
@@ -58,54 +60,99 @@ struct copies {
 
 static void note_clock(void *mhz) { *(double *)mhz = sm_clock(); }
 
-static void timed(cudaStream_t s, const struct copies *c, struct beside *out)
+/* A product's, or (decode) a layer's of decoding. */
+static double timed_ms(cudaStream_t s, int decode, double *mhz)
+{
+	if (!decode)
+		return compute_products_ms(s, PRODUCTS, note_clock, mhz);
+	*mhz = 0;
+	return compute_decode_ms(s, DECODED);
+}
+
+static void timed(cudaStream_t s, const struct copies *c, int decode, struct beside *out)
 {
 	double mhz, ms;
 
-	for (int i = 0; c && i < 8; i++) /* 8 GiB: longer than the products take */
+	for (int i = 0; c && i < 12; i++) /* 12 GiB: longer than the products take */
 		need_cuda(cudaMemcpyAsync(c->d, c->h, (size_t)PIECE * PIECES, cudaMemcpyHostToDevice, c->s), "copies");
-	ms = compute_products_ms(s, PRODUCTS, note_clock, &mhz);
+	ms = timed_ms(s, decode, &mhz);
 	need_cuda(cudaDeviceSynchronize(), "copies");
 	series_add(&out->ms, ms);
 	series_add(&out->mhz, mhz);
 }
 
+typedef CUresult (*node_fn)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *);
+typedef CUresult (*name_fn)(const char **, CUfunction);
+
+/* The kernel that a product on this stream is, from a graph of it: the library chooses by the stream's SMs. */
+static void kernel_name(cudaStream_t s, char *out, size_t bytes)
+{
+	node_fn params = (node_fn)driver_fn("cuGraphKernelNodeGetParams");
+	name_fn name_of = (name_fn)driver_fn("cuFuncGetName");
+	CUDA_KERNEL_NODE_PARAMS k;
+	cudaGraph_t graph;
+	cudaGraphNode_t nodes[8];
+	size_t n = 8;
+	const char *name = NULL;
+	int at = 0;
+
+	*out = 0;
+	need_cuda(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal), "capture");
+	compute_product(s);
+	need_cuda(cudaStreamEndCapture(s, &graph), "capture");
+	need_cuda(cudaGraphGetNodes(graph, nodes, &n), "nodes");
+	for (size_t i = 0; params && name_of && i < n && i < 8; i++) {
+		if (params((CUgraphNode)nodes[i], &k) || name_of(&name, k.func))
+			continue;
+		at += snprintf(out + at, bytes - (size_t)at, "; %.60s, grid %u x %u x %u", name, k.gridDimX, k.gridDimY,
+		               k.gridDimZ);
+		if ((size_t)at >= bytes)
+			break;
+	}
+	cudaGraphDestroy(graph);
+}
+
 /* In turns with the whole GPU's: percent, of pairs. */
-static void slower(const char *what, cudaStream_t all, cudaStream_t s, const struct copies *c)
+static void slower(const char *what, cudaStream_t all, cudaStream_t s, const struct copies *c, int decode)
 {
 	struct beside whole = {.ms = {.n = 0}}, now = {.ms = {.n = 0}};
 	struct row r = {.unit = "%"};
+	char kernel[160];
 
-	for (int i = 0; i < opt.rounds; i++) {
-		timed(all, NULL, &whole);
-		timed(s, c, &now);
+	kernel[0] = 0;
+	if (!decode)
+		kernel_name(s, kernel, sizeof(kernel));
+	for (int i = 0; i < (decode ? 1 : 3) * opt.rounds && i < SERIES_MAX; i++) {
+		timed(all, NULL, decode, &whole);
+		timed(s, c, decode, &now);
 		series_add(&r.values, 100 * (now.ms.v[i] / whole.ms.v[i] - 1));
 	}
-	snprintf(r.name, sizeof(r.name), "products (%s) slower: %s", compute_what(), what);
-	snprintf(r.note, sizeof(r.note), "%.3f ms alone at %.0f MHz, %.3f ms so at %.0f MHz", series_median(&whole.ms),
-	         series_median(&whole.mhz), series_median(&now.ms), series_median(&now.mhz));
+	snprintf(r.name, sizeof(r.name), "%s (%s) slower: %s", decode ? "decoding" : "products", compute_what(), what);
+	snprintf(r.note, sizeof(r.note), "%.3f ms alone at %.0f MHz, %.3f ms so at %.0f MHz%s",
+	         series_median(&whole.ms), series_median(&whole.mhz), series_median(&now.ms), series_median(&now.mhz),
+	         kernel);
 	row_put(&r);
 }
 
-static void products(const struct copies *c)
+static void products(const struct copies *c, int decode)
 {
 	cudaStream_t all, rest;
 	char what[80];
 	uint32_t sms;
 
 	need_cuda(cudaStreamCreateWithFlags(&all, cudaStreamNonBlocking), "a stream");
-	slower("nothing beside them (what turns differ by)", all, all, NULL);
-	slower("the copy engine at its rate beside them", all, all, c);
+	slower("nothing beside them (what turns differ by)", all, all, NULL, decode);
+	slower("the copy engine at its rate beside them", all, all, c, decode);
 	for (uint32_t absent = 2; absent <= 8; absent *= 2) {
 		if (tutti_compute_stream(absent, 0, (void **)&rest, &sms)) {
 			row_skip("products on fewer SMs", tutti_error_message());
 			break;
 		}
 		snprintf(what, sizeof(what), "on %u SMs, nothing beside them", sms);
-		slower(what, all, rest, NULL);
+		slower(what, all, rest, NULL, decode);
 		snprintf(what, sizeof(what), "on %u SMs, the copy engine beside them", sms);
 		if (absent == 4)
-			slower(what, all, rest, c);
+			slower(what, all, rest, c, decode);
 		cudaStreamDestroy(rest);
 	}
 	cudaStreamDestroy(all);
@@ -194,7 +241,6 @@ void figure_price(void)
 	need_cuda(cudaMalloc(&c.d, (size_t)PIECE * PIECES), "GPU memory");
 	memset(c.h, 1, (size_t)PIECE * PIECES);
 	nvml_find();
-	compute_open();
 	for (int cold = 0; cold < 2; cold++) {
 		calls("32 layers, cue and wait", CALLS, CALLS, cold);
 		calls("a request, resident", 1, CALLS, cold);
@@ -202,9 +248,15 @@ void figure_price(void)
 	moved("all SMs", 0, &c, 0, NULL);
 	moved("all SMs", 0, &c, 1, NULL);
 	moved("16 warps of 32 registers", 1, &c, 0, NULL);
-	moved("16 warps of 32 registers, products on all SMs", 1, &c, 0, all);
-	products(&c);
-	compute_close();
+	for (size_t i = 0; i < COMPUTE_SHAPES; i++) {
+		compute_open(compute_columns[i]);
+		if (!i)
+			moved("16 warps of 32 registers, products on all SMs", 1, &c, 0, all);
+		products(&c, 0);
+		if (!i && compute_decodes())
+			products(&c, 1);
+		compute_close();
+	}
 	cudaFreeHost(c.h);
 	cudaFree(c.d);
 	cudaStreamDestroy(c.s);

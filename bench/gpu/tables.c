@@ -215,7 +215,7 @@ void figure_tables(void)
 {
 	cudaStream_t products;
 
-	compute_open();
+	compute_open(compute_columns[1]);
 	need_cuda(cudaStreamCreateWithFlags(&products, cudaStreamNonBlocking), "a stream");
 	open_tables();
 	for (size_t n = 16; n <= CHAIN; n *= 4)

@@ -203,7 +203,7 @@ void figure_ttft(void)
 
 	whole = memory_tokens;
 	need_cuda(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking), "a stream");
-	compute_open();
+	compute_open(compute_columns[0]);
 	lab_open(&b, &memory);
 	by_prefix(&b, systems);
 	by_hit(&b, systems);
