@@ -1,8 +1,9 @@
 """The connector's worker side, without an engine: carries out a Step's plans on a lane, and reports.
 
-Order in an engine step: begin (fences; always before the forward pass), start (loads), layer by layer wait_layer,
-then end (stores; after the forward pass) and poll (what has ended). Nothing here waits for I/O but fences, the layers
-of a load that this step computes with, and, while the engine has nothing else to do, a short nap in poll.
+Order in an engine step: begin (fences, and loads for requests that wait; always before the forward pass), start (loads
+that this step computes with; vLLM 0.32 calls it behind a pass that has none), layer by layer wait_layer, then end
+(stores; after the forward pass) and poll (what has ended). Nothing here waits for I/O but fences, the layers of a load
+that this step computes with, and, while the engine has nothing else to do, a short nap in poll.
 
 A load of this step that fails leaves wrong bytes under everything that the step computes. So none of its stores are
 carried out, nor those of any step that the scheduler planned before it knew.
@@ -89,13 +90,16 @@ class Worker:
             self._open(step.open)
         if step.fences:
             self._fence(set(step.fences))
+        if step.loads:  # requests that wait for all of it: beside this pass, not behind it, where start() may come
+            self._load_all([load for load in step.loads if not load.sync])
+            step.loads = [load for load in step.loads if load.sync]
         # From here: start() comes behind the pass in vLLM 0.32 where nothing is waited for. Not a pass that waits for
         # layers or a probe, which would tell of the disk.
-        if step.tokens and step.probe is None and not any(load.sync for load in step.loads):
+        if step.tokens and step.probe is None and not step.loads:
             self._timing = self._timer()
 
     def start(self, whole: bool = False) -> None:
-        """Issues the step's loads; those of this very pass before it, others whenever.
+        """Issues the loads that this step computes with.
 
         whole: the pass replays one CUDA graph. Nobody asks for its layers then, so all are waited for here.
         """
@@ -103,8 +107,7 @@ class Worker:
         if step is None:
             return
         if step.loads:
-            for load in step.loads:
-                self._load(load)
+            self._load_all(step.loads)
             step.loads = []
         if whole and self.layered:
             for layer in range(self._layers):
@@ -207,6 +210,10 @@ class Worker:
         self._digest = digest
         self._report.opened[self._rank] = path
         self._told = True
+
+    def _load_all(self, loads: list[Load]) -> None:
+        for load in loads:
+            self._load(load)
 
     def _load(self, load: Load) -> None:
         self._errors |= set(load.missing)
