@@ -13,11 +13,16 @@ size_t blob_bytes(size_t n) { return sizeof(struct wire_blob) + n * sizeof(struc
 
 struct wire_blob_entry *blob_entries(struct wire_blob *b) { return (struct wire_blob_entry *)(b + 1); }
 
-void blob_seal(struct wire_blob *b, uint64_t magic)
+void blob_seal(void *data, uint64_t magic)
 {
-	b->magic = magic;
-	b->bytes = blob_bytes(b->n);
-	b->sum = hash_xxh3((const char *)b + SUMMED_FROM, b->bytes - SUMMED_FROM);
+	struct wire_blob b;
+
+	memcpy(&b, data, sizeof(b));
+	b.magic = magic;
+	b.bytes = blob_bytes(b.n);
+	memcpy(data, &b, sizeof(b));
+	b.sum = hash_xxh3((const char *)data + SUMMED_FROM, b.bytes - SUMMED_FROM);
+	memcpy(data, &b, sizeof(b));
 }
 
 int blob_open(const void *data, size_t bytes, uint64_t magic, struct wire_blob *out)
@@ -35,6 +40,11 @@ int blob_open(const void *data, size_t bytes, uint64_t magic, struct wire_blob *
 	if (hash_xxh3((const char *)data + SUMMED_FROM, bytes - SUMMED_FROM) != out->sum)
 		return err_set(-EBADMSG, "%s blob: damaged on its way (checksum)", what);
 	return 0;
+}
+
+void blob_entry_put(void *data, size_t i, const struct wire_blob_entry *e)
+{
+	memcpy((char *)data + blob_bytes(i), e, sizeof(*e));
 }
 
 struct wire_blob_entry blob_entry_at(const void *data, size_t i)

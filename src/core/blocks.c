@@ -74,32 +74,33 @@ int tutti_cancel(struct tutti_ns *ns, const struct tutti_lease *reservation)
 
 size_t tutti_plan_blob_bytes(size_t n_blocks) { return blob_bytes(n_blocks); }
 
-static void fill_plan(struct wire_blob *b, struct tutti_ns *ns, const struct tutti_lease *lease, size_t first,
+static void fill_plan(void *blob, struct tutti_ns *ns, const struct tutti_lease *lease, size_t first,
                       const struct store_hold_info *info, const struct store_block *blocks, uint32_t n)
 {
-	struct wire_blob_entry *e = blob_entries(b);
+	struct wire_blob b = {.epoch = lease->epoch,
+	                      .lease = lease->id,
+	                      .expiry_ns = lease->expiry_ns,
+	                      .generation = store_ns_generation(ns->ns),
+	                      .sequence = info->sequence,
+	                      .op = (uint32_t)info->op,
+	                      .flags = WIRE_BLOB_SYNCED,
+	                      .n = n,
+	                      .first = first,
+	                      .depth = blocks[0].depth};
 
-	memset(b, 0, sizeof(*b));
-	b->epoch = lease->epoch;
-	b->lease = lease->id;
-	b->expiry_ns = lease->expiry_ns;
-	b->generation = store_ns_generation(ns->ns);
-	b->sequence = info->sequence;
-	b->op = (uint32_t)info->op;
-	b->flags = WIRE_BLOB_SYNCED;
-	b->n = n;
-	b->first = first;
-	b->depth = blocks[0].depth;
-	memcpy(b->ns_digest, store_ns_digest(ns->ns)->b, sizeof(b->ns_digest));
-	memcpy(b->parent, info->parent.b, sizeof(b->parent));
+	memcpy(b.ns_digest, store_ns_digest(ns->ns)->b, sizeof(b.ns_digest));
+	memcpy(b.parent, info->parent.b, sizeof(b.parent));
 	for (uint32_t i = 0; i < n; i++) {
-		e[i].slot = blocks[i].slot;
-		e[i].value = (blocks[i].flags & STORE_BLOCK_HEADER_VALID) != 0;
-		memcpy(e[i].key, blocks[i].key.b, sizeof(e[i].key));
+		struct wire_blob_entry e = {.slot = blocks[i].slot,
+		                            .value = (blocks[i].flags & STORE_BLOCK_HEADER_VALID) != 0};
+
+		memcpy(e.key, blocks[i].key.b, sizeof(e.key));
+		blob_entry_put(blob, i, &e);
 		if (!(blocks[i].flags & STORE_BLOCK_SYNCED))
-			b->flags = 0;
+			b.flags = 0;
 	}
-	blob_seal(b, WIRE_BLOB_PLAN);
+	memcpy(blob, &b, sizeof(b));
+	blob_seal(blob, WIRE_BLOB_PLAN);
 }
 
 int tutti_plan_blob(struct tutti_ns *ns, const struct tutti_lease *lease, size_t first, size_t count, void *blob,
@@ -121,17 +122,8 @@ int tutti_plan_blob(struct tutti_ns *ns, const struct tutti_lease *lease, size_t
 		return rc;
 	rc = store_hold_blocks(ns->ns, lease, first, count, &info, blocks);
 	if (!rc) {
-		/* Built beside the caller's buffer, which may be unaligned. */
-		struct wire_blob *b = malloc(blob_bytes(count));
-
-		if (b) {
-			fill_plan(b, ns, lease, first, &info, blocks, (uint32_t)count);
-			memcpy(blob, b, blob_bytes(count));
-			*bytes = blob_bytes(count);
-		} else {
-			rc = err_set(-ENOMEM, "plan blob: no memory");
-		}
-		free(b);
+		fill_plan(blob, ns, lease, first, &info, blocks, (uint32_t)count);
+		*bytes = blob_bytes(count);
 	}
 	pthread_mutex_unlock(&ns->store->lock);
 	free(blocks);

@@ -495,18 +495,19 @@ static int plan_result(const struct tutti_plan *p, uint32_t i)
 	return p->dev.op == WIRE_READ && p->layers_issued < p->dev.geom.layers ? -ECANCELED : 0;
 }
 
-static void fill_completion(const struct tutti_plan *p, struct wire_blob *b)
+static void fill_completion(const struct tutti_plan *p, void *blob)
 {
-	struct wire_blob_entry *e = blob_entries(b);
+	struct wire_blob b = p->blob;
 
-	*b = p->blob;
-	b->rank = p->dev.rank;
+	b.rank = p->dev.rank;
+	memcpy(blob, &b, sizeof(b));
 	for (uint32_t i = 0; i < p->dev.n; i++) {
-		e[i].slot = p->entries[i].slot;
-		e[i].value = plan_result(p, i);
-		memcpy(e[i].key, p->keys[i], WIRE_KEY_BYTES);
+		struct wire_blob_entry e = {.slot = p->entries[i].slot, .value = plan_result(p, i)};
+
+		memcpy(e.key, p->keys[i], WIRE_KEY_BYTES);
+		blob_entry_put(blob, i, &e);
 	}
-	blob_seal(b, WIRE_BLOB_COMPLETION);
+	blob_seal(blob, WIRE_BLOB_COMPLETION);
 }
 
 static void count(const struct tutti_plan *p)
