@@ -38,10 +38,11 @@
  * gio_uring.h too, says so (-EINVAL, and a message) and does nothing, so destructors may run; the memory is gone with
  * the child. The child has none of the library's descriptors: fork closes them there, so it holds neither the pool nor
  * its space, however long it lives (a drive it does, until it ends or calls exec). For that, fork waits for other
- * threads' opens and closes, 5 s at most. What makes a process without fork's handlers (_Fork, clone) leaves the
- * descriptors, and the pool is held if its opener dies before it closes. An opener that comes in the moment between a
- * fork and its child's first step, and finds the parent gone, waits for the child, 0.2 s at most. The child may open
- * pools of its own.
+ * threads' opens and closes, 5 s at most. Memory of the application's that is registered with a lane and pinned for I/O
+ * a fork copies at once: with much of it, tell the kernel that children don't get it (madvise, MADV_DONTFORK). What
+ * makes a process without fork's handlers (_Fork, clone) leaves the descriptors, and the pool is held if its opener
+ * dies before it closes. An opener that comes in the moment between a fork and its child's first step, and finds the
+ * parent gone, waits for the child, 0.2 s at most. The child may open pools of its own.
  *
  * Ownership: what a call is given stays the caller's and is read during the call alone, but for the memory of
  * tutti_lane_register. Times are CLOCK_MONOTONIC in ns; sizes are bytes. -ENOMEM may come from any call that opens,

@@ -23,9 +23,11 @@ void *pages_alloc(uint64_t bytes)
 	         slack = bytes < HUGE_BYTES ? 0 : HUGE_BYTES;
 	uint8_t *p, *start;
 
+	/* Not for children, who may use nothing of it: a fork copies at once what is pinned for I/O. */
 	p = mmap(NULL, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED)
 		return NULL;
+	madvise(p, size + slack, MADV_DONTFORK);
 	if (!slack)
 		return p;
 	/* A huge page begins at a multiple of its size: keep such a piece, give the rest back. */
