@@ -17,23 +17,41 @@ static uint64_t guarded[FDS / WORD];
 static uint32_t depth;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* Of this thread: a signal handler may fork in the middle of an open. */
-static _Thread_local int holds, got;
+static _Thread_local int holds, got, cancel;
+/* Somebody waited in vain: nobody waits again before the lock was free once. */
+static int stuck;
+
+static int take(void)
+{
+	struct timespec until = {0};
+	int taken;
+
+	if (!__atomic_load_n(&stuck, __ATOMIC_RELAXED)) {
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += WAIT_S;
+	}
+	taken = pthread_mutex_timedlock(&lock, &until) == 0;
+	__atomic_store_n(&stuck, !taken, __ATOMIC_RELAXED);
+	return taken;
+}
 
 void fork_hold(void)
 {
-	struct timespec until;
-
 	if (holds++)
 		return;
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += WAIT_S;
-	got = pthread_mutex_timedlock(&lock, &until) == 0;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* open and close are places where a thread may end */
+	got = take();
 }
 
 void fork_let(void)
 {
-	if (--holds == 0 && got)
+	int state = cancel;
+
+	if (--holds)
+		return;
+	if (got)
 		pthread_mutex_unlock(&lock);
+	pthread_setcancelstate(state, NULL);
 }
 
 static void in_child(void)
@@ -47,6 +65,7 @@ static void in_child(void)
 	}
 	if (!got) /* its holder is not here */
 		lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	stuck = 0;
 	fork_let();
 }
 
