@@ -121,6 +121,8 @@ class Lane:
     def pace(self, operation: str, *, gentle: bool) -> None:
         """What "retrieve"s (or "store"s) that begin from now on leave to compute on the same GPU: gentle ones take longer,
         and decoding beside them loses far less. A lane begins with neither gentle. Nothing to executors on the host."""
+        if not isinstance(gentle, bool) or not isinstance(operation, str):
+            raise InvalidError(errno.EINVAL, f"pace: {operation!r} is no operation's name, or {gentle!r} no bool")
         self._handle.call(lib.tutti_lane_pace, choice(_OPERATIONS, "operation", operation), int(gentle))
 
     def plan(self, blob: Buffer, blocks: Any) -> Plan:

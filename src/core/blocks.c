@@ -118,8 +118,10 @@ int tutti_plan_blob(struct tutti_ns *ns, const struct tutti_lease *lease, size_t
 	if (!blocks)
 		return err_set(-ENOMEM, "plan blob: no memory for %zu blocks", count);
 	rc = core_enter(ns->store, __func__);
-	if (rc)
+	if (rc) {
+		free(blocks);
 		return rc;
+	}
 	rc = store_hold_blocks(ns->ns, lease, first, count, &info, blocks);
 	if (!rc) {
 		fill_plan(blob, ns, lease, first, &info, blocks, (uint32_t)count);

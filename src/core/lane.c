@@ -403,8 +403,13 @@ int tutti_lane_get_info_sized(struct tutti_lane *l, struct tutti_lane_info *out,
 
 int tutti_lane_pace(struct tutti_lane *l, enum tutti_op op, int gentle)
 {
+	int rc;
+
 	if (!l || (op != TUTTI_RETRIEVE && op != TUTTI_STORE))
 		return err_set(-EINVAL, "tutti_lane_pace: no lane, or operation %d, which is none", (int)op);
+	rc = pool_own(&l->pool, __func__);
+	if (rc)
+		return rc;
 	__atomic_store_n(&l->gentle[op == TUTTI_STORE ? ENGINE_WRITES : ENGINE_READS], gentle != 0, __ATOMIC_RELAXED);
 	return 0;
 }
@@ -422,7 +427,6 @@ static void get_stats(struct tutti_lane *l, struct tutti_lane_stats *out)
 	out->direct_bytes = d.direct_bytes;
 	out->bounced_bytes = d.bounced_bytes;
 	out->checksum_bytes = d.sum_bytes;
-	out->checksum_ns = dev_sum_ns(&d);
 	out->failed_objects = d.failed_elements;
 	out->retries = d.retries;
 	if (l->pool.ops->counters && !l->pool.ops->counters(l->pool.ctrl, &c)) {
@@ -431,6 +435,9 @@ static void get_stats(struct tutti_lane *l, struct tutti_lane_stats *out)
 		out->ctrl_fixed_ios = c.fixed_ios;
 	}
 	pthread_mutex_lock(&l->stats_lock);
+	if (dev_sum_ns(&d) > l->checksum_ns) /* an estimate, which may fall; a counter does not */
+		l->checksum_ns = dev_sum_ns(&d);
+	out->checksum_ns = l->checksum_ns;
 	out->failed_blocks = l->failed_blocks;
 	out->layers_retrieved = l->layers_retrieved;
 	out->layers_stored = l->layers_stored;

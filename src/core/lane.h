@@ -43,7 +43,7 @@ struct tutti_lane {
 	int registered, kernel_registered, bounce;
 	char why[160];
 	pthread_mutex_t stats_lock;
-	uint64_t failed_blocks, layers_retrieved, layers_stored, stores_dropped;
+	uint64_t failed_blocks, layers_retrieved, layers_stored, stores_dropped, checksum_ns;
 	uint32_t sms, queue_depth;
 };
 

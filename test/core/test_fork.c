@@ -4,7 +4,9 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -303,6 +305,7 @@ static int lane_calls(struct handles *h)
 	REFUSED(tutti_lane_register(l, &h->r.kv[0]));
 	REFUSED(tutti_lane_get_info(l, &info));
 	REFUSED(tutti_lane_stats(l, &stats));
+	REFUSED(tutti_lane_pace(l, TUTTI_STORE, 1));
 	REFUSED(tutti_plan_open(l, h->blob, h->blob_bytes, blocks, 4, &p));
 	REFUSED(tutti_retrieve(h->read));
 	REFUSED(tutti_retrieve_layer(h->read, 1));
@@ -454,6 +457,39 @@ static void a_fork_beside_an_open_or_a_close_leaves_nothing(void)
 	CHECK_EQ(unlink(path), 0);
 }
 
+static void *open_for_ever(void *arg)
+{
+	for (;;) {
+		int fd = fork_open("/dev/null", O_RDONLY, 0);
+
+		__atomic_store_n((int *)arg, 1, __ATOMIC_RELAXED);
+		fork_close(fd);
+		pthread_testcancel();
+	}
+	return NULL;
+}
+
+/* open and close are places where a thread may end. */
+static void a_cancelled_thread_keeps_no_lock(void)
+{
+	uint64_t begun;
+
+	for (int i = 0; i < 200; i++) {
+		int runs = 0;
+		pthread_t t;
+
+		CHECK_EQ(pthread_create(&t, NULL, open_for_ever, &runs), 0);
+		while (!__atomic_load_n(&runs, __ATOMIC_RELAXED))
+			sched_yield();
+		CHECK_EQ(pthread_cancel(t), 0);
+		CHECK_EQ(pthread_join(t, NULL), 0);
+	}
+	begun = rig_now();
+	fork_hold();
+	fork_let();
+	CHECK(rig_now() - begun < 4000000000ull); /* nobody waited to a deadline */
+}
+
 /* Two forks at once, one of them from a thread that is just opening, as a signal handler's is. */
 static void *fork_too(void *arg)
 {
@@ -508,6 +544,7 @@ int main(void)
 	CHECK_RUN(a_child_that_soon_lets_go_is_waited_for);
 	CHECK_RUN(each_call_in_a_child_is_refused_and_none_waits);
 	CHECK_RUN(a_fork_beside_an_open_or_a_close_leaves_nothing);
+	CHECK_RUN(a_cancelled_thread_keeps_no_lock);
 	CHECK_RUN(forks_wait_for_nobody_who_waits_for_them);
 	scratch_end();
 	return check_end();

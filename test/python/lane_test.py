@@ -461,3 +461,6 @@ def test_pace(both):
         both.lane.pace(operation, gentle=False)
     with pytest.raises(tutti.InvalidError, match="operation"):
         both.lane.pace("both", gentle=True)
+    for operation, gentle in ((["store"], True), ("store", 0.5), ("store", None), ("store", 1)):
+        with pytest.raises(tutti.InvalidError, match="pace"):
+            both.lane.pace(operation, gentle=gentle)
