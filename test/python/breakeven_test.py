@@ -105,6 +105,13 @@ class Slow:
         return True
 
 
+def test_a_pass_that_failed_is_not_timed_by_the_next():
+    worker = Worker(lambda digest: (None, ""), 0, 1, 1, timer=lambda: lambda: lambda: 99)
+    worker.begin(Step(tokens=500))  # and no end
+    worker.begin(Step()), worker.start(), worker.end(), worker.poll()
+    assert worker.report() is None
+
+
 def test_passes_that_wait_for_something_are_not_timed():
     begun = []
     worker = Worker(lambda digest: (Slow(), ""), 0, 1, 1, timer=lambda: begun.append(1))

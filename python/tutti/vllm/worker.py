@@ -95,8 +95,8 @@ class Worker:
             step.loads = [load for load in step.loads if load.sync]
         # From here: start() comes behind the pass in vLLM 0.32 where nothing is waited for. Not a pass that waits for
         # layers or a probe, which would tell of the disk.
-        if step.tokens and step.probe is None and not step.loads:
-            self._timing = self._timer()
+        timed = step.tokens and step.probe is None and not step.loads
+        self._timing = self._timer() if timed else None  # a pass before that failed has no end
 
     def start(self, whole: bool = False) -> None:
         """Issues the loads that this step computes with.
