@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <fcntl.h>
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,11 +9,21 @@
 
 #include "cli/pool.h"
 
+/* Not a program that runs, for one: access() does not tell. */
+static int writable(const char *path)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	if (fd >= 0)
+		close(fd);
+	return fd >= 0;
+}
+
 const char *cli_pool_hint(const char *path, int result)
 {
 	struct stat st;
 
-	if (result == -ENOMEDIUM && !stat(path, &st) && S_ISREG(st.st_mode))
+	if (result == -ENOMEDIUM && !stat(path, &st) && S_ISREG(st.st_mode) && writable(path))
 		return "'tutti format --overwrite' makes one of it (also of one whose format was cut short); what it "
 		       "holds is lost then";
 	if (result == -EBUSY)

@@ -497,7 +497,8 @@ def test_a_program_that_runs_is_no_pool():
     p = subprocess.Popen([program, "60"])
     try:
         for args in [["info"], ["ls"], ["verify"], ["clear", "--all"], ["lookup", "--tokens", os.devnull]]:
-            fails(3, "no pool there", "a program that runs", "name another file", args=[*args, program])
+            said = fails(3, "no pool there", "a program that runs", "name another file", args=[*args, program])
+            assert "--overwrite" not in said.stderr, said.stderr
         for verb in ["replay", "bench"]:
             fails(3, "a program that runs", args=[verb, "--pool", program])
         fails(2, "--overwrite", args=["format", "--size", "64M", program])
