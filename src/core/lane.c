@@ -418,8 +418,10 @@ static void get_stats(struct tutti_lane *l, struct tutti_lane_stats *out)
 {
 	struct ctrl_counters c;
 	struct dev_stats d;
+	uint64_t sum_ns;
 
 	engine_stats(l->engine, &d);
+	sum_ns = dev_sum_ns(&d);
 	out->commands = d.commands;
 	out->objects = d.elements;
 	out->bytes_read = d.bytes_read;
@@ -435,8 +437,8 @@ static void get_stats(struct tutti_lane *l, struct tutti_lane_stats *out)
 		out->ctrl_fixed_ios = c.fixed_ios;
 	}
 	pthread_mutex_lock(&l->stats_lock);
-	if (dev_sum_ns(&d) > l->checksum_ns) /* an estimate, which may fall; a counter does not */
-		l->checksum_ns = dev_sum_ns(&d);
+	if (sum_ns > l->checksum_ns) /* an estimate, which may fall; a counter does not */
+		l->checksum_ns = sum_ns;
 	out->checksum_ns = l->checksum_ns;
 	out->failed_blocks = l->failed_blocks;
 	out->layers_retrieved = l->layers_retrieved;

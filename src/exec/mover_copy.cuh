@@ -260,10 +260,11 @@ static __device__ void mover_copy_out(struct dev_mover *m, struct mover_line *l)
 
 	if (!mover_bar_passed(ready, l->copy_turn))
 		return;
-	if (ch->out && ch->bytes && ch->store)
-		mover_bulk_wait_but(m->stores - 1);
-	if (ch->out && ch->bytes)
+	if (ch->out && ch->bytes) {
+		if (ch->store)
+			mover_bulk_wait_but(m->stores - 1);
 		mover_bulk_out(ch->dst, m->stages + st * IO_STAGE_BYTES, ch->bytes);
+	}
 	mover_bulk_commit();
 	l->copied++;
 	if (++l->copy_stage == m->n_stages) {
