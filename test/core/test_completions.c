@@ -27,15 +27,33 @@ static struct {
 	uint32_t closed, stands;
 } gate;
 
-static void gate_submit(void *self, struct ctrl_io *io)
-{
-	const struct timespec nap = {.tv_nsec = 1000000};
+static const struct timespec nap = {.tv_nsec = 1000000};
 
+/* Called on the service thread. */
+static void gate_pass(void)
+{
 	while (port_load_acquire32(&gate.closed)) {
 		port_store_release32(&gate.stands, 1);
 		nanosleep(&nap, NULL); /* the test opens the gate */
 	}
+}
+
+static void gate_submit(void *self, struct ctrl_io *io)
+{
+	gate_pass();
 	fault_io_ops.submit(self, io);
+}
+
+static uint32_t gate_reap(void *self, struct ctrl_io **done, uint32_t max)
+{
+	gate_pass();
+	return fault_io_ops.reap(self, done, max);
+}
+
+static void gate_open(void)
+{
+	port_store_release32(&gate.stands, 0);
+	port_store_release32(&gate.closed, 0);
 }
 
 /* ---- the stack ---- */
@@ -53,6 +71,7 @@ static void up(struct rig *r, struct tutti_key *keys, uint64_t *blocks)
 	faults = fault_io_new(0);
 	gate.ops = fault_io_ops;
 	gate.ops.submit = gate_submit;
+	gate.ops.reap = gate_reap;
 	gate.closed = gate.stands = 0;
 	pool_use_io(&gate.ops, faults);
 	rig_up(r, &shape);
@@ -101,16 +120,25 @@ static void goes_on(struct rig *r, const struct tutti_key *keys, const uint64_t 
 
 /* ---- completions that nobody asked for ---- */
 
-/* The queue pair that has commands at the backend. Nothing moves there any more: FAULT_STOP has struck. */
+/*
+ * Stops the service thread, whose queues are the test's until gate_open, and gives the queue pair that has commands at
+ * the backend: FAULT_STOP keeps them there.
+ */
 static struct soft_qp *stopped_qp(struct rig *r)
 {
-	const struct timespec nap = {.tv_nsec = 5000000};
+	const struct timespec arrive = {.tv_nsec = 5000000};
 	struct ctrl *c = r->lane[0]->pool.ctrl;
 
-	for (int i = 0; i < 200 && !fault_io_struck(faults); i++)
+	for (int i = 0; i < 1000 && !fault_io_struck(faults); i++)
 		nanosleep(&nap, NULL); /* until the kernel has come so far */
 	CHECK(fault_io_struck(faults));
-	nanosleep(&nap, NULL); /* what is on its way arrives */
+	nanosleep(&arrive, NULL); /* what is on its way */
+	port_store_release32(&gate.closed, 1);
+	for (int i = 0; i < 1000 && !port_load_acquire32(&gate.stands); i++) {
+		port_unpark(&c->parker);
+		nanosleep(&nap, NULL); /* until it has come to the gate */
+	}
+	CHECK(port_load_acquire32(&gate.stands));
 	for (uint32_t i = 0; i < CTRL_QPS_MAX; i++)
 		if (c->qps[i].memory && c->qps[i].inflight)
 			return &c->qps[i];
@@ -138,6 +166,7 @@ static void wrong_completion(int repeated)
 	/* As the service thread would, which has nothing to post. */
 	cid = repeated ? NVME_CID(q->cq[(q->cq_tail + q->depth - 1) % q->depth].cid_status) : 0xfff0u;
 	port_store_wake32(&q->cq[q->cq_tail].cid_status, cid | q->phase << 16, q->cq_parker);
+	gate_open();
 	rc = tutti_wait_layer(p, LAYERS - 1, rig_now() + 20 * DEADLINE_NS);
 	/* A repeated id may be in use again by now: then data is missing, and its checksum tells. */
 	CHECK(rc == -EPROTO || (repeated && (rc == -ETIMEDOUT || rc == -EBADMSG)));
@@ -179,7 +208,6 @@ static void one_is_lost(void)
 
 static void service_thread_stands_still(void)
 {
-	const struct timespec nap = {.tv_nsec = 1000000};
 	struct tutti_key keys[N];
 	struct tutti_lease lease;
 	uint64_t blocks[N], t0;
@@ -195,7 +223,7 @@ static void service_thread_stands_still(void)
 	CHECK_EQ(port_load_acquire32(&gate.stands), 1);
 	CHECK_EQ(tutti_plan_finish(p, rig_now() + LEASE_NS, NULL, 0, NULL), -ENOTRECOVERABLE);
 	CHECK_EQ(tutti_lane_close(r.lane[0]), -ENOTRECOVERABLE); /* all that it has stays */
-	port_store_release32(&gate.closed, 0);
+	gate_open();
 	nanosleep(&nap, NULL); /* the thread goes on */
 	CHECK_EQ(tutti_release(r.ns, &lease), 0);
 	CHECK_EQ(rig_open_lane(&r, 0), 0);
