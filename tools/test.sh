@@ -17,8 +17,13 @@ else
 fi
 make --no-print-directory test-vllm 2>&1 | tee build/test-vllm.log
 [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
+logs=(build/test.log build/test-nvme.log build/test-vllm.log)
+if [ "$status" -ne 0 ]; then
+	echo "What failed, once more:"
+	grep -E -B8 '(^|\| )not ok |^FAILED ' "${logs[@]}"
+fi
 sum='^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$'
-for log in build/test.log build/test-nvme.log build/test-vllm.log; do
+for log in "${logs[@]}"; do
 	grep -E "$sum" "$log" | tail -1 | grep . || echo "0 passed, 1 failed, 0 skipped"
 done | awk '{ p += $1; f += $3; s += $5 } END { print p " passed, " f " failed, " s " skipped" }'
 exit "$status"
