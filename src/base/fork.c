@@ -1,19 +1,26 @@
 /*
- * fork.c - see fork.h. A bit for each descriptor, so that the child's handler allocates nothing: other threads of the
- * parent may have held any lock but the one that fork itself waits for.
+ * fork.c - see fork.h. A list of descriptors in pages that are mapped, never allocated: other threads of the parent may
+ * have held any lock but the one that fork itself waits for, and an allocator's own fork handlers may wait for ours.
  */
 #include "base/fork.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
-#define FDS 65536
-#define WORD 64
+#define PAGE_FDS 1000
 #define WAIT_S 5
 
-static uint64_t guarded[FDS / WORD];
+/* Pages stay until the process ends: there are as many as were needed at once. */
+struct page {
+	int fd[PAGE_FDS]; /* 1 more than the descriptor; 0: free */
+	struct page *next;
+};
+
+static struct page guarded;
 static uint32_t depth;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* Of this thread: a signal handler may fork in the middle of an open. */
@@ -54,14 +61,18 @@ void fork_let(void)
 	pthread_setcancelstate(state, NULL);
 }
 
+static struct page *next_page(const struct page *p) { return __atomic_load_n(&p->next, __ATOMIC_ACQUIRE); }
+
 static void in_child(void)
 {
 	__atomic_store_n(&depth, depth + 1, __ATOMIC_RELAXED);
-	for (int i = 0; i < FDS / WORD; i++) {
-		uint64_t bits = __atomic_exchange_n(&guarded[i], 0, __ATOMIC_RELAXED);
+	for (struct page *p = &guarded; p; p = next_page(p)) {
+		for (int i = 0; i < PAGE_FDS; i++) {
+			int fd = __atomic_exchange_n(&p->fd[i], 0, __ATOMIC_RELAXED) - 1;
 
-		for (; bits; bits &= bits - 1)
-			close(i * WORD + __builtin_ctzll(bits));
+			if (fd >= 0)
+				close(fd);
+		}
 	}
 	if (!got) /* its holder is not here */
 		lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -72,17 +83,48 @@ static void in_child(void)
 /* When the library is loaded: a fork that has begun calls no handlers that are named later. */
 __attribute__((constructor)) static void watch(void) { pthread_atfork(fork_hold, fork_let, in_child); }
 
+/* From now on `was` is `is`, in one place of the list. 0: there is none. */
+static int swap(int was, int is)
+{
+	for (struct page *p = &guarded; p; p = next_page(p)) {
+		for (int i = 0; i < PAGE_FDS; i++) {
+			int old = was;
+
+			if (__atomic_compare_exchange_n(&p->fd[i], &old, is, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+				return 1;
+		}
+	}
+	return 0;
+}
+
+/* 0: there is no memory. The new page's first place has fd before others see it. */
+static int add_page(int fd)
+{
+	struct page *p = mmap(NULL, sizeof(*p), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return 0;
+	p->fd[0] = fd + 1;
+	p->next = next_page(&guarded);
+	while (!__atomic_compare_exchange_n(&guarded.next, &p->next, p, 0, __ATOMIC_RELEASE, __ATOMIC_ACQUIRE))
+		;
+	return 1;
+}
+
 int fork_guard(int fd)
 {
-	if (fd >= 0 && fd < FDS)
-		__atomic_fetch_or(&guarded[fd / WORD], 1ull << fd % WORD, __ATOMIC_RELAXED);
+	int kept = errno;
+
+	if (fd >= 0 && !swap(0, fd + 1))
+		add_page(fd);
+	errno = kept;
 	return fd;
 }
 
 int fork_unguard(int fd)
 {
-	if (fd >= 0 && fd < FDS)
-		__atomic_fetch_and(&guarded[fd / WORD], ~(1ull << fd % WORD), __ATOMIC_RELAXED);
+	if (fd >= 0)
+		swap(fd + 1, 0);
 	return fd;
 }
 

@@ -23,7 +23,8 @@ void fork_close(int fd);
 /* For what is opened and closed in other ways: between the two no child is made. They nest. errno stays. */
 void fork_hold(void);
 void fork_let(void);
-/* Children close it; returns fd. What is negative, or above 65535, is only returned. Held; errno stays. */
+/* Children close it; returns fd. What is negative is only returned, and where no page can be mapped any is. Held; errno
+ * stays. */
 int fork_guard(int fd);
 /* Not any more, for it is closed next. Returns fd. Held; errno stays. */
 int fork_unguard(int fd);

@@ -6,13 +6,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "base/fork.h"
 #include "check.h"
 #include "core/pool.h"
 #include "core/rig.h"
@@ -457,83 +455,6 @@ static void a_fork_beside_an_open_or_a_close_leaves_nothing(void)
 	CHECK_EQ(unlink(path), 0);
 }
 
-static void *open_for_ever(void *arg)
-{
-	for (;;) {
-		int fd = fork_open("/dev/null", O_RDONLY, 0);
-
-		__atomic_store_n((int *)arg, 1, __ATOMIC_RELAXED);
-		fork_close(fd);
-		pthread_testcancel();
-	}
-	return NULL;
-}
-
-/* open and close are places where a thread may end. */
-static void a_cancelled_thread_keeps_no_lock(void)
-{
-	uint64_t begun;
-
-	for (int i = 0; i < 200; i++) {
-		int runs = 0;
-		pthread_t t;
-
-		CHECK_EQ(pthread_create(&t, NULL, open_for_ever, &runs), 0);
-		while (!__atomic_load_n(&runs, __ATOMIC_RELAXED))
-			sched_yield();
-		CHECK_EQ(pthread_cancel(t), 0);
-		CHECK_EQ(pthread_join(t, NULL), 0);
-	}
-	begun = rig_now();
-	fork_hold();
-	fork_let();
-	CHECK(rig_now() - begun < 4000000000ull); /* nobody waited to a deadline */
-}
-
-/* Two forks at once, one of them from a thread that is just opening, as a signal handler's is. */
-static void *fork_too(void *arg)
-{
-	int status = -1;
-
-	for (int i = 0; i < 20; i++) {
-		pid_t child;
-
-		fork_hold();
-		child = fork();
-		if (!child)
-			_exit(0);
-		fork_let();
-		if (waitpid(child, &status, 0) != child || status)
-			*(int *)arg = 1;
-	}
-	return NULL;
-}
-
-static void forks_wait_for_nobody_who_waits_for_them(void)
-{
-	uint64_t begun = rig_now();
-	int failed = 0, status;
-	pthread_t t;
-
-	WITHOUT_TSAN();
-	CHECK_EQ(pthread_create(&t, NULL, fork_too, &failed), 0);
-	for (int i = 0; i < 20; i++) {
-		pid_t child = fork();
-
-		if (!child) { /* the lock is free in a child, and its own forks are forks */
-			fork_hold();
-			fork_let();
-			child = fork();
-			_exit(!child ? 0 : waitpid(child, &status, 0) == child ? status != 0 : 1);
-		}
-		CHECK_EQ(waitpid(child, &status, 0), child);
-		CHECK_EQ(status, 0);
-	}
-	CHECK_EQ(pthread_join(t, NULL), 0);
-	CHECK_EQ(failed, 0);
-	CHECK(rig_now() - begun < 5000000000ull); /* nobody waited to a deadline */
-}
-
 int main(void)
 {
 	rig_dir(scratch_begin_in_memory());
@@ -544,8 +465,6 @@ int main(void)
 	CHECK_RUN(a_child_that_soon_lets_go_is_waited_for);
 	CHECK_RUN(each_call_in_a_child_is_refused_and_none_waits);
 	CHECK_RUN(a_fork_beside_an_open_or_a_close_leaves_nothing);
-	CHECK_RUN(a_cancelled_thread_keeps_no_lock);
-	CHECK_RUN(forks_wait_for_nobody_who_waits_for_them);
 	scratch_end();
 	return check_end();
 }

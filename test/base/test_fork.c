@@ -1,0 +1,179 @@
+/*
+ * test_fork.c - which descriptors children close, and the lock that forks, opens and closes share: nobody is
+ * left with it. (test/core/test_fork.c: what that does for a pool.)
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/fork.h"
+#include "check.h"
+#include "port/port.h"
+
+#if defined(__SANITIZE_THREAD__)
+#define WITHOUT_TSAN() CHECK_SKIP("ThreadSanitizer follows no threads that a child of many threads makes")
+#else
+#define WITHOUT_TSAN() ((void)0)
+#endif
+
+#define MANY 2500
+#define HIGH 70000
+
+/* Only root may, above the hard one. */
+static int raise_the_limit(rlim_t files)
+{
+	struct rlimit r;
+
+	if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= files)
+		return 0;
+	r.rlim_cur = files;
+	if (r.rlim_max < files)
+		r.rlim_max = files;
+	return setrlimit(RLIMIT_NOFILE, &r);
+}
+
+/* In a child: how many of the descriptors are open. */
+static int open_in_a_child(const int *fds, int n)
+{
+	int status = -1, left = 0;
+	pid_t child = fork();
+
+	if (!child) {
+		for (int i = 0; i < n; i++)
+			left += fcntl(fds[i], F_GETFD) >= 0;
+		_exit(left < 255 ? left : 255);
+	}
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	return status >> 8;
+}
+
+/* Half of them from `high` on. */
+static void guard_and_forget(int high)
+{
+	int fds[MANY];
+
+	for (int round = 0; round < 2; round++) { /* the second finds the places of the first */
+		for (int i = 0; i < MANY; i++) {
+			fork_hold();
+			fds[i] = fork_guard(fcntl(STDERR_FILENO, F_DUPFD, i % 2 ? high : 0));
+			fork_let();
+		}
+		CHECK(fds[MANY - 1] >= high);
+		CHECK_EQ(open_in_a_child(fds, MANY), 0);
+		for (int i = 0; i < MANY; i++) {
+			CHECK(fcntl(fds[i], F_GETFD) >= 0);
+			fork_close(fds[i]);
+		}
+		/* Nobody closes what was forgotten. */
+		fds[0] = open("/dev/null", O_RDONLY);
+		CHECK_EQ(open_in_a_child(fds, 1), 1);
+		close(fds[0]);
+	}
+}
+
+static void children_close_as_many_as_there_are(void)
+{
+	WITHOUT_TSAN();
+	if (raise_the_limit(2 * MANY))
+		CHECK_SKIP("the limit of open files is too low here for thousands of them");
+	guard_and_forget(0);
+}
+
+static void children_close_descriptors_of_any_number(void)
+{
+	WITHOUT_TSAN();
+	if (raise_the_limit(HIGH + MANY))
+		CHECK_SKIP("the limit of open files is too low here for a descriptor above 65535");
+	guard_and_forget(HIGH);
+}
+
+static void *open_for_ever(void *arg)
+{
+	for (;;) {
+		int fd = fork_open("/dev/null", O_RDONLY, 0);
+
+		__atomic_store_n((int *)arg, 1, __ATOMIC_RELAXED);
+		fork_close(fd);
+		pthread_testcancel();
+	}
+	return NULL;
+}
+
+/* open and close are places where a thread may end. */
+static void a_cancelled_thread_keeps_no_lock(void)
+{
+	uint64_t begun;
+
+	for (int i = 0; i < 200; i++) {
+		int runs = 0;
+		pthread_t t;
+
+		CHECK_EQ(pthread_create(&t, NULL, open_for_ever, &runs), 0);
+		while (!__atomic_load_n(&runs, __ATOMIC_RELAXED))
+			sched_yield();
+		CHECK_EQ(pthread_cancel(t), 0);
+		CHECK_EQ(pthread_join(t, NULL), 0);
+	}
+	begun = port_now_ns();
+	fork_hold();
+	fork_let();
+	CHECK(port_now_ns() - begun < 4000000000ull); /* nobody waited to a deadline */
+}
+
+/* Two forks at once, one of them from a thread that is just opening, as a signal handler's is. */
+static void *fork_too(void *arg)
+{
+	int status = -1;
+
+	for (int i = 0; i < 20; i++) {
+		pid_t child;
+
+		fork_hold();
+		child = fork();
+		if (!child)
+			_exit(0);
+		fork_let();
+		if (waitpid(child, &status, 0) != child || status)
+			*(int *)arg = 1;
+	}
+	return NULL;
+}
+
+static void forks_wait_for_nobody_who_waits_for_them(void)
+{
+	uint64_t begun = port_now_ns();
+	int failed = 0, status;
+	pthread_t t;
+
+	WITHOUT_TSAN();
+	CHECK_EQ(pthread_create(&t, NULL, fork_too, &failed), 0);
+	for (int i = 0; i < 20; i++) {
+		pid_t child = fork();
+
+		if (!child) { /* the lock is free in a child, and its own forks are forks */
+			fork_hold();
+			fork_let();
+			child = fork();
+			_exit(!child ? 0 : waitpid(child, &status, 0) == child ? status != 0 : 1);
+		}
+		CHECK_EQ(waitpid(child, &status, 0), child);
+		CHECK_EQ(status, 0);
+	}
+	CHECK_EQ(pthread_join(t, NULL), 0);
+	CHECK_EQ(failed, 0);
+	CHECK(port_now_ns() - begun < 5000000000ull); /* nobody waited to a deadline */
+}
+
+int main(void)
+{
+	CHECK_RUN(children_close_as_many_as_there_are);
+	CHECK_RUN(children_close_descriptors_of_any_number);
+	CHECK_RUN(a_cancelled_thread_keeps_no_lock);
+	CHECK_RUN(forks_wait_for_nobody_who_waits_for_them);
+	return check_end();
+}
