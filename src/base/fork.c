@@ -1,6 +1,10 @@
 /*
  * fork.c - see fork.h. A list of descriptors in pages that are mapped, never allocated: other threads of the parent may
  * have held any lock but the one that fork itself waits for, and an allocator's own fork handlers may wait for ours.
+ *
+ * Who waits for the lock has the gate meanwhile, and whoever lets the lock go finds the gate shut: so a thread that
+ * forks again and again lets pass whoever came before its next fork. (A mutex alone goes to the first who asks for it,
+ * and that is the one who just had it.)
  */
 #include "base/fork.h"
 
@@ -22,7 +26,7 @@ struct page {
 
 static struct page guarded;
 static uint32_t depth;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER, lock = PTHREAD_MUTEX_INITIALIZER;
 /* Of this thread: a signal handler may fork in the middle of an open. */
 static _Thread_local int holds, got, cancel;
 /* Somebody waited in vain: nobody waits again before the lock was free once. */
@@ -37,7 +41,11 @@ static int take(void)
 		clock_gettime(CLOCK_REALTIME, &until);
 		until.tv_sec += WAIT_S;
 	}
-	taken = pthread_mutex_timedlock(&lock, &until) == 0;
+	taken = pthread_mutex_timedlock(&gate, &until) == 0;
+	if (taken) {
+		taken = pthread_mutex_timedlock(&lock, &until) == 0;
+		pthread_mutex_unlock(&gate);
+	}
 	__atomic_store_n(&stuck, !taken, __ATOMIC_RELAXED);
 	return taken;
 }
@@ -58,6 +66,7 @@ void fork_let(void)
 		return;
 	if (got)
 		pthread_mutex_unlock(&lock);
+	got = 0;
 	pthread_setcancelstate(state, NULL);
 }
 
@@ -74,7 +83,9 @@ static void in_child(void)
 				close(fd);
 		}
 	}
-	if (!got) /* its holder is not here */
+	/* Who has them is not here. */
+	gate = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	if (!got)
 		lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	stuck = 0;
 	fork_let();

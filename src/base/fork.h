@@ -7,7 +7,8 @@
  * What is made without fork's handlers (_Fork, clone) keeps them.
  *
  * Between opening a descriptor and naming it no child may be made, nor between forgetting and closing it: fork waits
- * for one lock, which is held for the length of such a pair. Nothing else is locked under it and nobody is called back.
+ * for one lock, which is held for the length of such a pair and goes round, so that neither forks nor opens starve the
+ * other. Nothing else is locked under it and nobody is called back.
  * As both sides wait at most 5 s, neither a disk that never answers nor a lock of the application, held in its own
  * fork handlers, stops anybody for good: then a child may keep that one descriptor.
  */

@@ -1,6 +1,6 @@
 /*
- * test_fork.c - which descriptors children close, and the lock that forks, opens and closes share: nobody is
- * left with it. (test/core/test_fork.c: what that does for a pool.)
+ * test_fork.c - which descriptors children close, and the lock that forks, opens and closes share: it goes round, and
+ * nobody is left with it or without it. (test/core/test_fork.c: what that does for a pool.)
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +20,62 @@
 #else
 #define WITHOUT_TSAN() ((void)0)
 #endif
+
+#define ROUNDS 200
+
+struct asker {
+	pid_t tid;
+	int served;
+};
+
+static void *ask_once(void *arg)
+{
+	struct asker *a = arg;
+
+	__atomic_store_n(&a->tid, gettid(), __ATOMIC_RELEASE);
+	fork_hold();
+	a->served = 1;
+	fork_let();
+	return NULL;
+}
+
+/* Does the thread sleep? Of one that has told its number: it waits to be served. */
+static int sleeps(const struct asker *a)
+{
+	pid_t tid = __atomic_load_n(&a->tid, __ATOMIC_ACQUIRE);
+	char name[64], state = 0;
+	FILE *f;
+
+	snprintf(name, sizeof(name), "/proc/self/task/%d/stat", (int)tid);
+	f = tid ? fopen(name, "r") : NULL;
+	if (f && fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
+		state = 0;
+	if (f)
+		fclose(f);
+	return state == 'S';
+}
+
+/* Whoever lets go and asks again, as a thread that forks and forks does, finds the other one served. */
+static void who_waits_is_served_before_who_asks_again(void)
+{
+	int passed_over = 0;
+
+	for (int i = 0; i < ROUNDS; i++) {
+		struct asker a = {0};
+		pthread_t t;
+
+		fork_hold();
+		CHECK_EQ(pthread_create(&t, NULL, ask_once, &a), 0);
+		while (!sleeps(&a))
+			sched_yield();
+		fork_let();
+		fork_hold();
+		passed_over += !a.served;
+		fork_let();
+		CHECK_EQ(pthread_join(t, NULL), 0);
+	}
+	CHECK_EQ(passed_over, 0);
+}
 
 #define MANY 2500
 #define HIGH 70000
@@ -171,6 +227,7 @@ static void forks_wait_for_nobody_who_waits_for_them(void)
 
 int main(void)
 {
+	CHECK_RUN(who_waits_is_served_before_who_asks_again);
 	CHECK_RUN(children_close_as_many_as_there_are);
 	CHECK_RUN(children_close_descriptors_of_any_number);
 	CHECK_RUN(a_cancelled_thread_keeps_no_lock);
