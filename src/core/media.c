@@ -24,7 +24,13 @@
 
 static uint64_t io_deadline_ns = IO_DEADLINE_DEFAULT_NS;
 
-void media_use_deadline(uint64_t ns) { io_deadline_ns = ns ? ns : IO_DEADLINE_DEFAULT_NS; }
+void media_use_deadline(uint64_t ns)
+{
+	__atomic_store_n(&io_deadline_ns, ns ? ns : IO_DEADLINE_DEFAULT_NS, __ATOMIC_RELAXED);
+}
+
+/* Set by another thread than those that do I/O. */
+static uint64_t io_ns(void) { return __atomic_load_n(&io_deadline_ns, __ATOMIC_RELAXED); }
 
 struct cell {
 	struct store_io *io; /* NULL: free */
@@ -307,7 +313,7 @@ static int wait_any(struct media *m, uint64_t deadline_ns)
 
 static int run(struct media *m, struct cursor *c, const int *stop)
 {
-	uint64_t deadline_ns = port_now_ns() + io_deadline_ns;
+	uint64_t deadline_ns = port_now_ns() + io_ns();
 	int rc;
 
 	if (lost(m))
@@ -318,7 +324,7 @@ static int run(struct media *m, struct cursor *c, const int *stop)
 		if (stop && __atomic_load_n(stop, __ATOMIC_RELAXED))
 			c->io = c->n;
 		if (fill(m, c))
-			deadline_ns = port_now_ns() + io_deadline_ns;
+			deadline_ns = port_now_ns() + io_ns();
 		rc = m->in_flight ? wait_any(m, deadline_ns) : 0;
 		if (rc) {
 			reset(m);
@@ -326,7 +332,7 @@ static int run(struct media *m, struct cursor *c, const int *stop)
 			           ? err_set(rc, "media: the drive was reset while it worked for this; try again")
 			           : err_set(-ETIMEDOUT,
 			                     "media: no answer from the device within %llu s; is the disk alive?",
-			                     (unsigned long long)(io_deadline_ns / 1000000000u));
+			                     (unsigned long long)(io_ns() / 1000000000u));
 		}
 	}
 	return 0;
@@ -369,7 +375,7 @@ static int media_flush(void *self, uint32_t dev)
 		m->cell[0].bytes = 0;
 		post(m, 0, NVME_CMD_FLUSH, dev, 0, 0);
 		ring_all(m);
-		for (uint64_t end = port_now_ns() + io_deadline_ns; m->in_flight && !rc;)
+		for (uint64_t end = port_now_ns() + io_ns(); m->in_flight && !rc;)
 			rc = wait_any(m, end);
 		if (rc)
 			reset(m);

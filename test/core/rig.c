@@ -9,7 +9,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/lane.h"
+
 #define LEASE_NS 120000000000ull
+#define LANE_DEADLINE_NS 30000000000ull /* core/lane.c */
 #define PLAN_DEADLINE_NS 60000000000ull
 
 static const char *pool_dir = "/tmp";
@@ -273,6 +276,16 @@ int rig_open_lane(struct rig *r, uint32_t rank)
 		return tutti_lane_register(r->lane[rank], &kv);
 	}
 	return rc ? rc : tutti_lane_register(r->lane[rank], &r->kv[rank]);
+}
+
+void rig_deadline(struct rig *r, uint32_t rank, uint64_t ns)
+{
+	struct tutti_lane *l = r->lane[rank];
+
+	l->deadline_ns = ns ? ns : LANE_DEADLINE_NS;
+	pthread_mutex_lock(&l->writes.lock);
+	l->writes.sched.io_ns = l->deadline_ns;
+	pthread_mutex_unlock(&l->writes.lock);
 }
 
 int rig_close_lanes(struct rig *r)

@@ -79,6 +79,12 @@ int rig_open_store(struct rig *r);
 int rig_try_open(const char *path);
 int rig_open_lane(struct rig *r, uint32_t rank);
 int rig_close_lanes(struct rig *r);
+/*
+ * Kernels that are launched from now on have so long; 0: as a lane has unless told otherwise. For tests that let a
+ * deadline pass: short for what is to miss it, and for nothing else, which may be slow on a busy machine. No write
+ * waits in the lane's queue.
+ */
+void rig_deadline(struct rig *r, uint32_t rank, uint64_t ns);
 
 /* Keys of a chain of n blocks; different seeds, different chains; equal seed and a shorter n: the same prefix. */
 void rig_keys(const struct rig *r, uint64_t seed, size_t n, struct tutti_key *keys);

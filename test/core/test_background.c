@@ -16,7 +16,7 @@
 
 #define N 8
 #define MANY 64
-#define PATIENCE_NS 10000000000ull
+#define PATIENCE_NS 30000000000ull
 
 static struct rig r;
 static struct fault_io *disk;
@@ -26,8 +26,11 @@ static void count(void *arg, int level, const char *message)
 {
 	(void)arg;
 	if (strstr(message, "sync"))
-		__atomic_add_fetch(level == LOG_WARN ? &warnings : &notes, 1, __ATOMIC_RELAXED);
+		__atomic_add_fetch(level == LOG_WARN ? &warnings : &notes, 1, __ATOMIC_RELEASE);
 }
+
+/* Of another thread, which logs without a lock that the test has. */
+static int counted(const int *n) { return __atomic_load_n(n, __ATOMIC_ACQUIRE); }
 
 static struct tutti_pool_info info(void)
 {
@@ -94,10 +97,10 @@ static void a_failed_sync_is_tried_again(void)
 	CHECK(!info().sync_failing);
 	/* After 10 ms, after 10 more, and after 20 more. */
 	CHECK(rig_now() - start >= 40000000);
-	for (end_ns = rig_now() + PATIENCE_NS; rig_now() < end_ns && !__atomic_load_n(&notes, __ATOMIC_RELAXED);)
+	for (end_ns = rig_now() + PATIENCE_NS; rig_now() < end_ns && !counted(&notes);)
 		nap();
-	CHECK_EQ(warnings, info().failed_syncs);
-	CHECK_EQ(notes, 1);
+	CHECK_EQ(counted(&warnings), info().failed_syncs);
+	CHECK_EQ(counted(&notes), 1);
 	CHECK_EQ(store_dirty(r.store->st), 0);
 	log_set(NULL, NULL);
 	end();
@@ -182,27 +185,34 @@ static int is_writing_ahead(void)
 /* A segment that is being written ahead, on a slow disk, can be had like all others. */
 static void what_is_written_ahead_can_be_had(void)
 {
-	struct fault_rule slow = {.kind = FAULT_DELAY, .ops = FAULT_WRITE, .count = UINT64_MAX, .value = 500000000};
+	/* The first segment long enough to be seen at it. */
+	struct fault_rule slow[2] = {{.kind = FAULT_DELAY, .ops = FAULT_WRITE, .count = 4, .value = 3000000000},
+	                             {.kind = FAULT_DELAY, .ops = FAULT_WRITE, .value = 200000000}};
 	struct rig_shape shape = ahead;
 	struct tutti_ns_info full;
 	struct tutti_key keys[MANY];
 	struct tutti_lease hold;
 	size_t first, count;
-	int rc = 0;
+	int rc = 0, is = 0;
 
 	shape.pool_bytes = 16 << 20;
 	begin(&shape);
-	slow.offset_from = r.store->st->super.data_start_bytes[0];
-	slow.offset_to = UINT64_MAX;
-	CHECK_EQ(fault_io_rule(disk, &slow), 0);
+	slow[1].count = UINT64_MAX;
+	for (int i = 0; i < 2; i++) {
+		slow[i].offset_from = r.store->st->super.data_start_bytes[0];
+		slow[i].offset_to = UINT64_MAX;
+		CHECK_EQ(fault_io_rule(disk, &slow[i]), 0);
+	}
 	for (uint64_t seed = 1; !rc; seed++) {
 		rig_keys(&r, seed, MANY, keys);
 		rc = tutti_reserve(r.ns, NULL, keys, MANY, 60000000000ull, &first, &count, &hold);
 		if (seed > 1)
 			continue;
-		for (uint64_t end_ns = rig_now() + PATIENCE_NS; rig_now() < end_ns && !is_writing_ahead();)
+		for (uint64_t end_ns = rig_now() + PATIENCE_NS; rig_now() < end_ns && !is;) {
+			is = is_writing_ahead();
 			nap();
-		CHECK(is_writing_ahead());
+		}
+		CHECK(is);
 	}
 	CHECK_EQ(rc, -ENOSPC);
 	CHECK_EQ(tutti_ns_get_info(r.ns, &full), 0);

@@ -54,27 +54,26 @@ static struct tutti_plan *store_plan(struct tutti_lease *lease)
 static void full_queue_drops_the_whole_store(void)
 {
 	struct rig_shape s = shape;
-	struct fault_rule slow = {.kind = FAULT_DELAY, .ops = FAULT_WRITE, .count = UINT64_MAX, .value = 20000000};
+	struct fault_rule hang = {.kind = FAULT_HANG, .ops = FAULT_WRITE, .count = UINT64_MAX};
 	struct fault_io *f = fault_io_new(0);
 	struct tutti_lane_stats st;
 	struct tutti_lease lease;
 	struct tutti_plan *p;
 	uint8_t done[4096];
 	size_t bytes, bad, hit;
-	uint64_t t0;
 	int rc = 0;
 
 	s.store_queue_layers = 2;
 	pool_use_io(&fault_io_ops, f);
 	begin(&s);
-	CHECK_EQ(fault_io_rule(f, &slow), 0);
 	p = store_plan(&lease);
-	t0 = rig_now();
+	CHECK_EQ(fault_io_rule(f, &hang), 0);
 	for (uint32_t l = 0; l < s.layers && !rc; l++)
 		rc = tutti_store_layer(p, l);
-	CHECK_EQ(rc, -EAGAIN);
-	CHECK(rig_now() - t0 < 1000000000ull); /* it never waits for room */
+	CHECK_EQ(rc, -EAGAIN); /* it never waits for room: there is none before the writes are let go */
 	CHECK_EQ(tutti_store_layer(p, s.layers - 1), -ECANCELED);
+	fault_io_clear(f);
+	fault_io_release(f);
 	CHECK_EQ(tutti_plan_finish(p, rig_now() + 20000000000ull, done, sizeof(done), &bytes), 0);
 	CHECK_EQ(tutti_complete(r.ns, done, bytes, &bad), 0);
 	CHECK_EQ(bad, N);

@@ -48,7 +48,7 @@ static uint64_t reads_of_an_open(struct rig *r, struct fault_io *f)
 static void a_lane_slips_in(void)
 {
 	const struct timespec nap = {.tv_nsec = 5000000};
-	struct fault_rule slow = {.kind = FAULT_DELAY, .ops = FAULT_READ, .count = 1, .value = 1000000000};
+	struct fault_rule held = {.kind = FAULT_HANG, .ops = FAULT_READ, .count = 1};
 	struct fault_io *f = fault_io_new(0);
 	uint64_t before, reads;
 	struct opener o = {0};
@@ -63,14 +63,15 @@ static void a_lane_slips_in(void)
 	reads = reads_of_an_open(&r, f);
 	CHECK(reads >= 3);
 	before = fault_io_count(f, FAULT_READ);
-	slow.nth = reads; /* its last read: the locks were looked at long ago, the epoch is not written yet */
-	CHECK_EQ(fault_io_rule(f, &slow), 0);
+	held.nth = reads; /* its last read: the locks were looked at long ago, the epoch is not written yet */
+	CHECK_EQ(fault_io_rule(f, &held), 0);
 	o.r = r;
 	CHECK_EQ(pthread_create(&t, NULL, open_store, &o), 0);
 	while (fault_io_count(f, FAULT_READ) < before + reads)
 		nanosleep(&nap, NULL); /* until it is there */
 	pool_use_io(NULL, NULL);
 	CHECK_EQ(rig_open_lane(&r, 0), 0);
+	fault_io_release(f);
 	pthread_join(t, NULL);
 	snprintf(pid, sizeof(pid), "process %d", (int)getpid());
 	CHECK_EQ(o.rc, -EBUSY);

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "check.h"
+#include "core/lane.h"
 #include "core/pool.h"
 #include "core/rig.h"
 #include "core/scratch.h"
@@ -13,12 +14,12 @@
 #include "ctrl/fault_io.h"
 
 #define N 16
-#define DEADLINE_NS 300000000ull
-#define RESET_NS 2000000000ull /* core/engine.c */
+#define DEADLINE_NS 300000000ull /* of what is to miss it */
+#define WAIT_NS 30000000000ull   /* ends a hang, nothing else */
 #define LEASE_NS 60000000000ull
 
 static const struct rig_shape shape = {
-    .layers = 4, .blocks = 32, .outer_count = 2, .segment_bytes = 16384, .order = "LoB", .deadline_ns = DEADLINE_NS};
+    .layers = 4, .blocks = 32, .outer_count = 2, .segment_bytes = 16384, .order = "LoB"};
 
 static struct rig r;
 static struct fault_io *f;
@@ -74,6 +75,7 @@ static void works(void)
 {
 	size_t hit, bad, stored;
 
+	rig_deadline(&r, 0, 0);
 	CHECK_EQ(rig_store(&r, keys, N, blocks, &stored), 0);
 	rig_wipe(&r, 0);
 	CHECK_EQ(rig_retrieve(&r, keys, N, blocks, 0, &hit, &bad), 0);
@@ -87,7 +89,7 @@ static void works(void)
 /* A retrieve whose nth read never completes, though a cancel ends it. */
 static void retrieve_stops_at(uint64_t nth, enum fault_kind kind)
 {
-	uint64_t t0, wait = DEADLINE_NS + RESET_NS + 1000000000ull;
+	uint64_t t0;
 	uint8_t done[8192];
 	struct tutti_lease lease;
 	struct tutti_plan *p;
@@ -97,17 +99,18 @@ static void retrieve_stops_at(uint64_t nth, enum fault_kind kind)
 	begin(1);
 	p = open_plan(TUTTI_RETRIEVE, &lease, LEASE_NS);
 	rule(kind, FAULT_READ, nth);
+	rig_deadline(&r, 0, DEADLINE_NS);
 	t0 = rig_now();
 	CHECK_EQ(tutti_retrieve(p), 0);
 	for (uint32_t l = 0; l < shape.layers; l++) {
-		int rc = tutti_wait_layer(p, l, rig_now() + wait);
+		int rc = tutti_wait_layer(p, l, t0 + WAIT_NS);
 
 		CHECK(rc != -ETIMEDOUT || rig_now() - t0 >= DEADLINE_NS);
 		failed += rc != 0;
 	}
 	CHECK(failed > 0);
-	CHECK(rig_now() - t0 < wait);
-	CHECK_EQ(tutti_plan_finish(p, rig_now() + wait, done, sizeof(done), &bytes), 0);
+	CHECK(rig_now() - t0 < WAIT_NS);
+	CHECK_EQ(tutti_plan_finish(p, rig_now() + WAIT_NS, done, sizeof(done), &bytes), 0);
 	CHECK_EQ(tutti_complete(r.ns, done, bytes, &bad), 0);
 	CHECK(bad > 0);
 	CHECK_EQ(tutti_release(r.ns, &lease), 0);
@@ -124,7 +127,6 @@ static void retrieve_when_the_disk_stops(void) { retrieve_stops_at(2, FAULT_STOP
 
 static void store_stops_at(uint64_t nth)
 {
-	uint64_t wait = 2 * (DEADLINE_NS + RESET_NS) + 1000000000ull;
 	uint8_t done[8192];
 	struct tutti_lease lease;
 	struct tutti_plan *p;
@@ -133,9 +135,10 @@ static void store_stops_at(uint64_t nth)
 	begin(0);
 	p = open_plan(TUTTI_STORE, &lease, LEASE_NS);
 	rule(FAULT_HANG, FAULT_WRITE, nth);
+	rig_deadline(&r, 0, DEADLINE_NS);
 	for (uint32_t l = 0; l < shape.layers; l++)
 		CHECK_EQ(tutti_store_layer(p, l), 0);
-	CHECK_EQ(tutti_plan_finish(p, rig_now() + wait, done, sizeof(done), &bytes), 0);
+	CHECK_EQ(tutti_plan_finish(p, rig_now() + WAIT_NS, done, sizeof(done), &bytes), 0);
 	CHECK_EQ(tutti_complete(r.ns, done, bytes, &bad), 0);
 	CHECK(bad > 0);
 	CHECK_EQ(tutti_release(r.ns, &lease), 0);
@@ -152,7 +155,6 @@ static void store_loses_a_later_write(void) { store_stops_at(4); }
 /* What a cancel can't end: the lane dies, says so from then on, and frees nothing that may still be written. */
 static void stuck_for_ever(void)
 {
-	uint64_t wait = DEADLINE_NS + 2 * RESET_NS + 2000000000ull;
 	uint8_t done[8192];
 	struct tutti_lease lease;
 	struct tutti_plan *p, *q;
@@ -161,12 +163,13 @@ static void stuck_for_ever(void)
 	begin(1);
 	p = open_plan(TUTTI_RETRIEVE, &lease, LEASE_NS);
 	rule(FAULT_STUCK, FAULT_READ, 2);
+	rig_deadline(&r, 0, DEADLINE_NS);
 	CHECK_EQ(tutti_retrieve(p), 0);
-	CHECK(tutti_wait_layer(p, shape.layers - 1, rig_now() + wait) != 0);
-	CHECK_EQ(tutti_plan_finish(p, rig_now() + wait, done, sizeof(done), &bytes), -ENOTRECOVERABLE);
+	CHECK(tutti_wait_layer(p, shape.layers - 1, rig_now() + WAIT_NS) != 0);
+	CHECK_EQ(tutti_plan_finish(p, rig_now() + WAIT_NS, done, sizeof(done), &bytes), -ENOTRECOVERABLE);
 	q = open_plan(TUTTI_RETRIEVE, &lease, LEASE_NS);
 	CHECK_EQ(tutti_retrieve(q), -ENOTRECOVERABLE);
-	CHECK_EQ(tutti_plan_finish(q, rig_now() + wait, done, sizeof(done), &bytes), -ENOTRECOVERABLE);
+	CHECK_EQ(tutti_plan_finish(q, rig_now() + WAIT_NS, done, sizeof(done), &bytes), -ENOTRECOVERABLE);
 	CHECK(strlen(tutti_error_message()) > 0);
 	/* The store's own queue is another one: it goes on. The lane is left as it is, for ever, as documented. */
 	CHECK_EQ(tutti_release(r.ns, &lease), 0);
@@ -188,7 +191,7 @@ static void no_io_behind_the_lease(void)
 	uint8_t done[8192];
 
 	begin(1);
-	p = open_plan(TUTTI_RETRIEVE, &lease, 1000000000ull); /* less than what a reset may take */
+	p = open_plan(TUTTI_RETRIEVE, &lease, SCHED_LEASE_MARGIN_NS); /* no more than what a reset may take */
 	reads = fault_io_count(f, FAULT_READ);
 	CHECK_EQ(tutti_retrieve(p), -ESTALE);
 	CHECK_EQ(tutti_retrieve_layer(p, 0), -ESTALE);

@@ -251,31 +251,42 @@ static void fault_submit(void *self, struct ctrl_io *io)
 
 /* ---- giving back ---- */
 
+/* Those that nothing keeps any more: plain ones, or (late) REORDER after them, be its time up or not. */
+static uint32_t give_back(struct instance *s, struct ctrl_io **done, uint32_t n, uint32_t max, int late)
+{
+	uint64_t now_ns = port_now_ns();
+	uint32_t kept = 0, before = n;
+
+	for (uint32_t i = 0; i < s->n_pending; i++) {
+		struct pending *p = &s->pending[i];
+		int comes = late ? p->behind && (p->behind <= before || p->due_ns <= now_ns)
+		                 : !p->behind && p->due_ns <= now_ns;
+
+		if (comes && n < max) {
+			fault_log_done(s->f, p->event);
+			done[n++] = p->io;
+			continue;
+		}
+		if (late && p->behind)
+			p->behind = p->behind > before ? p->behind - before : 1;
+		s->pending[kept++] = *p;
+	}
+	s->n_pending = kept;
+	return n;
+}
+
 static uint32_t fault_reap(void *self, struct ctrl_io **done, uint32_t max)
 {
 	struct instance *s = self;
-	uint64_t now_ns = port_now_ns();
-	uint32_t n = 0, kept = 0;
+	uint32_t n;
 
 	pthread_mutex_lock(&s->f->lock);
 	for (uint32_t i = 0; i < s->n_pending && s->releases != s->f->releases; i++)
 		if (s->pending[i].held)
 			s->pending[i].due_ns = 0;
 	s->releases = s->f->releases;
-	for (uint32_t i = 0; i < s->n_pending; i++) {
-		struct pending *p = &s->pending[i];
-
-		if (n == max || (p->due_ns > now_ns && !(p->behind && p->behind <= n))) {
-			s->pending[kept++] = *p;
-			continue;
-		}
-		fault_log_done(s->f, p->event);
-		done[n++] = p->io;
-	}
-	s->n_pending = kept;
-	for (uint32_t i = 0; i < kept; i++)
-		if (s->pending[i].behind > 1)
-			s->pending[i].behind = s->pending[i].behind > n ? s->pending[i].behind - n : 1;
+	n = give_back(s, done, 0, max, 0);
+	n = give_back(s, done, n, max, 1);
 	pthread_mutex_unlock(&s->f->lock);
 	return n;
 }

@@ -318,13 +318,14 @@ static void flush_covers_only_what_completed(void)
 	struct rig r;
 
 	rig_open(&r, 1 << 20);
-	rule(&r, FAULT_DELAY, FAULT_WRITE, 1, 1, 30000000);
+	rule(&r, FAULT_HANG, FAULT_WRITE, 1, 1, 0);
 	post(&r, NVME_CMD_WRITE, 1);
 	dev_qp_ring(&r.l.qp);
 	dev_qp_post(&r.l.qp, &(struct nvme_sqe){.opcode = NVME_CMD_FLUSH, .nsid = 1, .cid = 9});
 	dev_qp_ring(&r.l.qp);
 	CHECK_EQ(NVME_CID(lab_wait(&r.l).cid_status), 9);
 	CHECK_EQ(fault_io_unflushed(r.f, fault_io_events(r.f)), 1);
+	fault_io_release(r.f);
 	CHECK_EQ(NVME_CID(lab_wait(&r.l).cid_status), 1);
 	CHECK_EQ(fault_io_unflushed(r.f, fault_io_events(r.f)), 1);
 	{

@@ -37,12 +37,35 @@ static void statuses_come_through(void)
 	lab_close(&l);
 }
 
+/* Until the controller has carried out so many commands. */
+static void until_done(const struct lab *l, uint64_t commands)
+{
+	uint64_t end_ns = port_now_ns() + LAB_WAIT_NS;
+
+	while (lab_counters(l).commands < commands && port_now_ns() < end_ns)
+		usleep(1000); /* between two looks at what another thread does */
+	CHECK_EQ(lab_counters(l).commands, commands);
+}
+
+/* The next completion, whose entry is not given back. It is counted a moment before it is there. */
+static struct nvme_cqe next_kept(struct lab *l)
+{
+	uint64_t end_ns = port_now_ns() + LAB_WAIT_NS;
+	struct nvme_cqe c;
+	int there;
+
+	while (!(there = dev_qp_poll(&l->qp, &c)) && port_now_ns() < end_ns)
+		usleep(1000); /* between two looks at what another thread does */
+	CHECK(there);
+	return c;
+}
+
 /* The entries between head and tail of a CQ that nobody reaps are never written over. */
 static void cq_never_overruns(const struct ctrl_ops *ops, const char *path)
 {
 	struct ctrl_target t = {.path = path, .fd = -1};
 	struct ctrl_opts o = {.targets = &t, .n_targets = 1, .sgl = 1};
-	struct nvme_cqe c[8];
+	struct nvme_cqe c;
 	struct nvme_sqe e;
 	struct lab l;
 	uint32_t seen = 0;
@@ -55,18 +78,17 @@ static void cq_never_overruns(const struct ctrl_ops *ops, const char *path)
 		e.cid = cid++;
 		dev_qp_post(&l.qp, &e);
 		dev_qp_ring(&l.qp);
-		usleep(3000); /* time to fetch them one by one */
+		until_done(&l, posted < 7 ? posted + 1 : 7); /* one by one */
 	}
-	usleep(200000); /* a slow disk has answered by now */
 	for (int i = 0; i < 7; i++) {
-		CHECK_EQ(dev_qp_poll(&l.qp, &c[i]), 1);
-		CHECK_EQ(NVME_STATUS(c[i].cid_status), 0);
-		seen |= 1u << NVME_CID(c[i].cid_status);
+		c = next_kept(&l);
+		CHECK_EQ(NVME_STATUS(c.cid_status), 0);
+		seen |= 1u << NVME_CID(c.cid_status);
 	}
 	CHECK_EQ(seen, 0x7f);
-	CHECK_EQ(dev_qp_poll(&l.qp, &c[7]), 0);
+	CHECK_EQ(dev_qp_poll(&l.qp, &c), 0);
 	usleep(50000); /* time for a completion that must not come */
-	CHECK_EQ(dev_qp_poll(&l.qp, &c[7]), 0);
+	CHECK_EQ(dev_qp_poll(&l.qp, &c), 0);
 	/* Room for three more: three more come, though nothing but the doorbell's memory says so. */
 	l.qp.head_rung = 3;
 	port_store_release32(l.qp.cq_doorbell, 3);
@@ -101,8 +123,7 @@ static void nonsense_in_doorbells(void)
 	for (int i = 0; i < 15; i++)
 		dev_qp_post(&l.qp, &(struct nvme_sqe){.opcode = NVME_CMD_FLUSH, .nsid = 1});
 	dev_qp_ring(&l.qp);
-	usleep(20000); /* the same */
-	CHECK_EQ(lab_counters(&l).commands, 16);
+	until_done(&l, 16);
 	lab_close(&l);
 }
 
