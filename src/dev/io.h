@@ -11,7 +11,7 @@
 
 #include "dev/finish.h"
 
-#if defined(__CUDA_ARCH__)
+#if defined(PORT_GPU)
 #define DEV_ISSUE_BATCH 4u /* making one takes long there, and others wait to be rung for or taken */
 #else
 #define DEV_ISSUE_BATCH 32u
@@ -191,7 +191,7 @@ PORT_FN int dev_wait(struct dev_block *b, uint64_t deadline_ns)
 			return -ETIMEDOUT;
 		if (b->abort && port_load_acquire32(b->abort))
 			return -ECANCELED;
-#if !defined(__CUDA_ARCH__)
+#if !defined(PORT_GPU)
 		if (b->parker && now - start >= b->spin_ns) {
 			port_park_announce(b->parker);
 			/* Orders the announcement before this look (pairs with the controller's store, then its look at

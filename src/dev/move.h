@@ -16,14 +16,14 @@
 PORT_FN void dev_copy(void *dst, const void *src, uint64_t bytes) { __builtin_memcpy(dst, src, bytes); }
 PORT_FN void dev_zero(void *dst, uint64_t bytes) { __builtin_memset(dst, 0, bytes); }
 
-#if defined(__CUDACC__) && defined(DEV_WARP)
+#if defined(DEV_WARP)
 /* exec/io_small.cu: a warp copies (dst NULL: does not) and sums. */
 static __device__ uint64_t warp_move(void *dst, const void *src, uint64_t bytes, uint64_t offset);
 /* A copy of the header that is near, or the header; makes one near, then moves it. */
 static __device__ const struct wire_header *warp_header_near(const struct wire_header *h, uint32_t objects);
 static __device__ void warp_header_make(const struct dev_plan *p, uint32_t entry, struct wire_header *h);
 #endif
-#if defined(__CUDA_ARCH__) && defined(DEV_WARP)
+#if defined(PORT_GPU) && defined(DEV_WARP)
 #define DEV_HEADER_NEAR(h, objects) warp_header_near(h, objects)
 #define DEV_HEADER_MAKE(p, entry, h) warp_header_make(p, entry, h)
 #else
@@ -34,9 +34,9 @@ static __device__ void warp_header_make(const struct dev_plan *p, uint32_t entry
 /* The part of the checksum that the bytes contribute. */
 PORT_FN uint64_t dev_sum(const void *data, uint64_t bytes, uint64_t offset)
 {
-#if defined(__CUDA_ARCH__) && defined(DEV_WARP)
+#if defined(PORT_GPU) && defined(DEV_WARP)
 	return warp_move(NULL, data, bytes, offset);
-#elif defined(__CUDA_ARCH__)
+#elif defined(PORT_GPU)
 	return objsum_part_plain(data, bytes, offset);
 #else
 	return objsum_part(data, bytes, offset);
@@ -45,9 +45,9 @@ PORT_FN uint64_t dev_sum(const void *data, uint64_t bytes, uint64_t offset)
 
 PORT_FN uint64_t dev_copy_sum(void *dst, const void *src, uint64_t bytes, uint64_t offset)
 {
-#if defined(__CUDA_ARCH__) && defined(DEV_WARP)
+#if defined(PORT_GPU) && defined(DEV_WARP)
 	return warp_move(dst, src, bytes, offset);
-#elif defined(__CUDA_ARCH__)
+#elif defined(PORT_GPU)
 	dev_copy(dst, src, bytes);
 	return objsum_part_plain(src, bytes, offset);
 #else
@@ -63,7 +63,7 @@ PORT_FN uint8_t *dev_bounce_at(const struct dev_block *b, const struct dev_cmd *
 /* Sums have several writers on a GPU, which do not go through this thread's cache. */
 PORT_FN uint64_t dev_sum_get(const uint64_t *sum)
 {
-#if defined(__CUDA_ARCH__)
+#if defined(PORT_GPU)
 	return __ldcg((const unsigned long long *)sum);
 #else
 	return *sum;
@@ -72,7 +72,7 @@ PORT_FN uint64_t dev_sum_get(const uint64_t *sum)
 
 PORT_FN void dev_sum_add(uint64_t *sum, uint64_t part)
 {
-#if defined(__CUDA_ARCH__)
+#if defined(PORT_GPU)
 	atomicAdd((unsigned long long *)sum, (unsigned long long)part);
 #else
 	*sum += part;
@@ -174,7 +174,7 @@ PORT_FN struct dev_piece dev_piece_at(const struct dev_block *b, const struct de
  * What sums cost is CPU time, and reading that takes a system call: the first command is timed, then one in DEV_TIMED,
  * and they stand for all. Begin gives 0 for a command that is not timed.
  */
-#if defined(__CUDA_ARCH__)
+#if defined(PORT_GPU)
 #define DEV_TIMED 1u
 #else
 #define DEV_TIMED 8u
@@ -333,14 +333,14 @@ PORT_FN void dev_step_verify(struct dev_step *s)
 
 /* ---- who does it ---- */
 
-#if defined(__CUDACC__) && defined(DEV_MOVERS)
+#if defined(DEV_MOVERS)
 /* exec/mover.cuh */
 __device__ int mover_start(struct dev_block *b, struct dev_step *s, struct dev_cmd *c);
 __device__ struct dev_cmd *mover_next(struct dev_block *b);
 __device__ int mover_ready(const struct dev_block *b);
 __device__ int mover_verify(struct dev_block *b, struct dev_step *s);
 #endif
-#if defined(__CUDA_ARCH__) && defined(DEV_MOVERS)
+#if defined(PORT_GPU) && defined(DEV_MOVERS)
 #define DEV_HAND_OVER 1
 #endif
 

@@ -29,9 +29,9 @@ static __device__ void io_mover_init(struct dev_mover *m, const struct io_params
 	mover_fence();
 }
 
-extern "C" __global__ void __launch_bounds__(IO_THREADS, 1) io_kernel(const __grid_constant__ struct io_params p)
+PORT_C __global__ void __launch_bounds__(IO_THREADS, 1) io_kernel(const __grid_constant__ struct io_params p)
 {
-	extern __shared__ __align__(128) uint8_t dyn[];
+	IO_DYNAMIC(dyn);
 	__shared__ __align__(16) struct dev_block b;
 	__shared__ __align__(16) struct wire_ring ring;
 	__shared__ struct dev_mover m;
@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(IO_THREADS, 1) io_kernel(const __gr
 	}
 }
 
-extern "C" __global__ void io_clock_kernel(struct io_clock *w)
+PORT_C __global__ void io_clock_kernel(struct io_clock *w)
 {
 	uint64_t start = port_now_ns();
 

@@ -6,10 +6,13 @@
 
 #include <string.h>
 
-extern "C" {
-#include "exec/io_kernel.h"
-}
 #include "dev/io.h"
+#include "exec/io_kernel.h"
+
+/* What a launch gives of shared memory behind what is declared. */
+#ifndef IO_DYNAMIC
+#define IO_DYNAMIC(name) extern __shared__ __align__(128) uint8_t name[]
+#endif
 
 static __device__ void io_copy8(void *to, const void *from, uint32_t bytes)
 {

@@ -25,7 +25,9 @@
 #define IO_STORES_FULL 8u
 #define IO_GENTLE 4u
 #define IO_STORES_MAX 4u
+#ifndef IO_SUMMER_WARPS /* fewer where each thread is a fiber (test/exec/sim.h) */
 #define IO_SUMMER_WARPS 8u
+#endif
 #define IO_THREADS (64u + 32u * IO_SUMMER_WARPS)
 #define IO_SMALL_THREADS 32u
 #define IO_NEAR_STEPS 64u /* a kernel of so many steps has them, and its first plans, in shared memory */

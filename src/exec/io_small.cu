@@ -17,10 +17,10 @@
 #define WARP_HEADER_BYTES 1536u
 
 /* A header that is checked or made: byte by byte that would be a way over the bus each. */
-static __shared__ __align__(16) uint8_t warp_header[WARP_HEADER_BYTES];
+__shared__ __align__(16) uint8_t warp_header[WARP_HEADER_BYTES];
 
 /* What thread 0 wants moved. */
-static __shared__ struct {
+__shared__ struct {
 	uint8_t *dst; /* NULL: summed where it lies */
 	const uint8_t *src;
 	uint64_t bytes, offset;
@@ -132,9 +132,9 @@ static __device__ void warp_header_make(const struct dev_plan *p, uint32_t entry
 }
 
 /* No launch bounds: they would take the place of the compiler's option that limits registers (Makefile). */
-extern "C" __global__ void io_small_kernel(const __grid_constant__ struct io_params p)
+PORT_C __global__ void io_small_kernel(const __grid_constant__ struct io_params p)
 {
-	extern __shared__ __align__(128) uint8_t dyn[];
+	IO_DYNAMIC(dyn);
 	__shared__ __align__(16) struct dev_block b;
 	__shared__ __align__(16) struct wire_ring ring;
 	__shared__ uint32_t stopped;

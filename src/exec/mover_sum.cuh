@@ -85,7 +85,7 @@ static __device__ void mover_make_headers(struct dev_block *b, const struct move
 
 	for (uint64_t at = 8ull * t; at < ch->n * bytes; at += 8ull * MOVER_SUMMERS)
 		*(uint64_t *)(void *)(to + at) = 0;
-	asm volatile("bar.sync 1, %0;" ::"n"(MOVER_SUMMERS) : "memory"); /* all summers, no one else */
+	mover_summers_meet();
 	if (t % 32 == 0 && s->kind != WIRE_STEP_INVALIDATE)
 		for (uint32_t k = t / 32; k < ch->n; k += IO_SUMMER_WARPS)
 			dev_header_make(s->plan, c->span.first + c->span.pos + ch->first + k,

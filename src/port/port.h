@@ -20,9 +20,16 @@
 #endif
 
 #ifdef __cplusplus
+#define PORT_C extern "C"
 #define PORT_ASSERT(c, m) static_assert(c, m)
 #else
+#define PORT_C
 #define PORT_ASSERT(c, m) _Static_assert(c, m)
+#endif
+
+/* Device code in the form that a GPU's threads run: compiled for one, or for a CPU in its place (test/exec/sim.h). */
+#if defined(__CUDA_ARCH__) && !defined(PORT_GPU)
+#define PORT_GPU 1
 #endif
 
 #if defined(__CUDA_ARCH__)
