@@ -58,7 +58,7 @@ static uint32_t plan_fail(struct engine *e, uint32_t stream, struct dev_plan *p,
 		failed += p->results_host[i] != 0;
 	}
 	if (failed)
-		port_store_release32(p->first_error, (uint32_t)rc);
+		dev_plan_fail(p, rc);
 	if (all && rc != -ENOTRECOVERABLE) /* the plan's later steps leave these entries alone */
 		e->exec_ops->copy_in(e->exec, stream, p->results, p->results_host, p->n * sizeof(*p->results));
 	return failed;
@@ -99,7 +99,10 @@ static void steps_fail(struct engine_stream *s, uint32_t sq_first, uint32_t from
 	}
 }
 
-/* A kernel ended and some of its blocks gave up. Those that never began (-EINTR) did so because of one before. */
+/*
+ * A kernel ended and some of its blocks gave up. Those that never began (-EINTR) did so because of one before, whose
+ * reason is the better one.
+ */
 void engine_kernel_gave_up(void *arg, uint32_t sq_first, uint32_t count)
 {
 	struct engine_stream *s = arg;
@@ -118,7 +121,7 @@ void engine_kernel_gave_up(void *arg, uint32_t sq_first, uint32_t count)
 		if (exit_rc != -EINTR && engine_block_recover(s->engine, b)) {
 			rc = -ENOTRECOVERABLE;
 			all = 1;
-		} else if (!rc) {
+		} else if (!rc || rc == -ECANCELED) {
 			rc = exit_rc == -EINTR ? -ECANCELED : exit_rc;
 		}
 		if (exit_rc != -EINTR && rc != -ENOTRECOVERABLE)

@@ -85,6 +85,13 @@ PORT_FN uint32_t dev_span_entry(const struct dev_step *s, const struct dev_span 
 	return span->first + (dev_step_is_layer(s) ? e % span->len : e);
 }
 
+/* A plan keeps its first reason, but that its lane is dead outdoes every other. Ordered before the step's completion. */
+PORT_FN void dev_plan_fail(const struct dev_plan *p, int32_t status)
+{
+	if (status == -ENOTRECOVERABLE || !port_load_acquire32(p->first_error))
+		port_store_release32(p->first_error, (uint32_t)status);
+}
+
 /* Entry (or IOCTX) i failed; it keeps its first reason. */
 PORT_FN void dev_entry_fail(struct dev_step *s, uint32_t i, int32_t status)
 {
@@ -98,9 +105,8 @@ PORT_FN void dev_entry_fail(struct dev_step *s, uint32_t i, int32_t status)
 	}
 	if (s->status == 0)
 		s->status = status;
-	/* Other blocks may do the same: any of their reasons will do. Ordered before the step's completion. */
 	if (s->plan)
-		port_store_release32(s->plan->first_error, (uint32_t)status);
+		dev_plan_fail(s->plan, status);
 }
 
 /* Element e of a span failed for good. */
