@@ -1,11 +1,10 @@
 /*
- * test_remote.c - everything that is the host's when device code runs on another processor, without one: an executor
- * that takes the GPU's place (this program's exec_cuda), with near memory, streams and events of its own, whose
- * "kernels" run dev_io_serve on a thread. Round trips in place and bounced; stores that wait for a stream; only what is
- * lost fails; kernels that come late.
+ * test_remote.c - everything that is the host's when device code runs on another processor, without one: exec/fake_gpu.h
+ * takes the GPU's place (this program's exec_cuda). Round trips in place and bounced; stores that wait for a stream;
+ * only what is lost fails; kernels that come late. All of it three times: kernels that are dev_io_serve on a thread, and
+ * the GPU's two in exec/sim.h.
  */
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -15,302 +14,17 @@
 #include "core/rig.h"
 #include "core/scratch.h"
 #include "ctrl/fault_io.h"
-#include "dev/io.h"
 #include "exec/exec.h"
+#include "exec/fake_gpu.h"
 #include "exec/gpu_lab.h"
+#include "exec/sim.h"
 #include <tutti/gio_uring.h>
 
 #define N GPU_LAB_N
-#define STREAMS 2u
-#define JOBS 256u
-#define NAP_NS 50000
-#define DEADLINE_NS 400000000ull
 
-/* ---- the accelerator ---- */
+static uint64_t deadline_ns = 400000000ull; /* of I/O; simulated kernels are slow */
 
-static struct {
-	uint8_t *at;
-	uint64_t bytes;
-} hbm[8];
-
-static void *hbm_get(uint64_t bytes)
-{
-	for (unsigned i = 0; i < 8; i++)
-		if (!hbm[i].at) {
-			hbm[i].at = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-			hbm[i].bytes = bytes;
-			return hbm[i].at;
-		}
-	return NULL;
-}
-
-static void hbm_put(void *p)
-{
-	for (unsigned i = 0; i < 8; i++)
-		if (hbm[i].at == p) {
-			free(p);
-			hbm[i].at = NULL;
-		}
-}
-
-static void hbm_copy(void *dst, const void *src, uint64_t bytes) { memcpy(dst, src, bytes); }
-
-static const struct rig_accel accel = {.get = hbm_get, .put = hbm_put, .copy = hbm_copy};
-
-static int is_near(const void *p)
-{
-	for (unsigned i = 0; i < 8; i++)
-		if (hbm[i].at && (const uint8_t *)p >= hbm[i].at && (const uint8_t *)p < hbm[i].at + hbm[i].bytes)
-			return 1;
-	return 0;
-}
-
-/* A stream or an event of the application: writes wait in it until it is let go. */
-struct app_stream {
-	int busy;
-	unsigned n;
-	struct exec_event writes[64];
-};
-
-static void app_let(struct app_stream *s)
-{
-	s->busy = 0;
-	for (unsigned i = 0; i < s->n; i++)
-		port_store_release32(s->writes[i].word, s->writes[i].value);
-	s->n = 0;
-}
-
-struct fake_stream {
-	struct exec *exec;
-	pthread_t thread;
-	pthread_mutex_t lock;
-	pthread_cond_t change;
-	struct exec_job jobs[JOBS];
-	struct exec_event events[JOBS][32];
-	uint64_t head, tail;
-	int closing;
-};
-
-struct exec {
-	uint32_t blocks;
-	uint64_t near_bytes;
-	struct fake_stream streams[STREAMS];
-};
-
-static int words_there(const struct exec_event *events, uint32_t n)
-{
-	for (uint32_t i = 0; i < n; i++)
-		if (port_load_acquire32(events[i].word) < events[i].value)
-			return 0;
-	return 1;
-}
-
-static void job_run(struct exec *e, const struct exec_job *job, const struct exec_event *events)
-{
-	const struct timespec nap = {.tv_nsec = NAP_NS};
-	int failed = 0, late = 0;
-
-	while (!words_there(events, job->n_events)) { /* a stream has no deadline: it needs job->late */
-		if (!late && port_now_ns() > job->deadline_ns) {
-			job->late(job->arg, job->sq_first, job->count);
-			late = 1;
-		}
-		nanosleep(&nap, NULL); /* nobody wakes us */
-	}
-	for (uint32_t i = 0; i < e->blocks; i++) {
-		struct dev_block *b = job->blocks[i];
-
-		b->index = i;
-		b->n_blocks = e->blocks;
-		b->exit_rc = dev_io_run(b, job->sq_first, job->count);
-		failed |= b->exit_rc != 0;
-		for (uint32_t k = b->first_open; k < b->n_steps && b->exit_rc; k++) {
-			dev_step_fail_open(b, k, b->exit_rc);
-			if (dev_step_verifies(&b->steps[k]))
-				dev_step_verify(&b->steps[k]);
-		}
-	}
-	if (failed)
-		job->gave_up(job->arg, job->sq_first, job->count);
-	job->ended(job->arg);
-	if (job->done)
-		job->done(job->done_arg);
-}
-
-static void *stream_work(void *arg)
-{
-	struct fake_stream *s = arg;
-
-	pthread_mutex_lock(&s->lock);
-	for (;;) {
-		struct exec_job *job;
-
-		while (s->head == s->tail && !s->closing)
-			pthread_cond_wait(&s->change, &s->lock);
-		if (s->head == s->tail)
-			break;
-		job = &s->jobs[s->head % JOBS];
-		pthread_mutex_unlock(&s->lock);
-		job_run(s->exec, job, s->events[s->head % JOBS]);
-		pthread_mutex_lock(&s->lock);
-		s->head++;
-		pthread_cond_broadcast(&s->change);
-	}
-	pthread_mutex_unlock(&s->lock);
-	return NULL;
-}
-
-static int fake_open(const struct exec_opts *o, struct exec **out)
-{
-	struct exec *e = calloc(1, sizeof(*e));
-
-	e->blocks = o->blocks;
-	CHECK_EQ(o->streams, STREAMS);
-	for (uint32_t i = 0; i < STREAMS; i++) {
-		e->streams[i].exec = e;
-		pthread_mutex_init(&e->streams[i].lock, NULL);
-		pthread_cond_init(&e->streams[i].change, NULL);
-		CHECK_EQ(pthread_create(&e->streams[i].thread, NULL, stream_work, &e->streams[i]), 0);
-	}
-	*out = e;
-	return 0;
-}
-
-static void fake_close(struct exec *e)
-{
-	for (uint32_t i = 0; i < STREAMS; i++) {
-		pthread_mutex_lock(&e->streams[i].lock);
-		e->streams[i].closing = 1;
-		pthread_cond_broadcast(&e->streams[i].change);
-		pthread_mutex_unlock(&e->streams[i].lock);
-		pthread_join(e->streams[i].thread, NULL);
-	}
-	CHECK_EQ(e->near_bytes, 0);
-	free(e);
-}
-
-static int fake_launch(struct exec *e, uint32_t stream, const struct exec_job *job)
-{
-	struct fake_stream *s = &e->streams[stream];
-
-	if (job->n_events > 32) /* no CHECK: see fake_unshare */
-		abort();
-	pthread_mutex_lock(&s->lock);
-	s->jobs[s->tail % JOBS] = *job;
-	memcpy(s->events[s->tail % JOBS], job->events, job->n_events * sizeof(*job->events));
-	s->tail++;
-	pthread_cond_broadcast(&s->change);
-	pthread_mutex_unlock(&s->lock);
-	return 0;
-}
-
-static int fake_settle(struct exec *e, uint32_t stream)
-{
-	struct fake_stream *s = &e->streams[stream];
-
-	pthread_mutex_lock(&s->lock);
-	while (s->head != s->tail)
-		pthread_cond_wait(&s->change, &s->lock);
-	pthread_mutex_unlock(&s->lock);
-	return 0;
-}
-
-static void *fake_memory_get(struct exec *e, uint64_t bytes, enum exec_memory kind)
-{
-	void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
-
-	memset(p, 0, bytes);
-	e->near_bytes += kind == EXEC_NEAR ? bytes : 0;
-	return p;
-}
-
-static void fake_memory_put(struct exec *e, void *p, uint64_t bytes, enum exec_memory kind)
-{
-	e->near_bytes -= kind == EXEC_NEAR ? bytes : 0;
-	free(p);
-}
-
-static int fake_share(struct exec *e, void *p, uint64_t bytes) { return e && p && bytes ? 0 : -EINVAL; }
-
-/* Also called on the streams' threads, where a CHECK may not be: it leaves the case, which runs on another. */
-static void fake_unshare(struct exec *e, void *p, uint64_t bytes)
-{
-	if (fake_share(e, p, bytes))
-		abort();
-}
-
-/* In the stream's order: nothing of a plan may be touched while a kernel before works on it. */
-static int fake_copy_in(struct exec *e, uint32_t stream, void *near, const void *shared, uint64_t bytes)
-{
-	(void)e;
-	(void)stream;
-	if (shared)
-		memcpy(near, shared, bytes);
-	else
-		memset(near, 0, bytes);
-	return 0;
-}
-
-static uint64_t fake_near_bytes(const struct exec *e) { return e->near_bytes; }
-
-static int fake_stream_wait(struct exec *e, void *stream, uint32_t *flag, uint32_t value)
-{
-	const struct timespec nap = {.tv_nsec = NAP_NS};
-
-	(void)e;
-	(void)stream;
-	while (port_load_acquire32(flag) < value)
-		nanosleep(&nap, NULL); /* nobody wakes us */
-	return 0;
-}
-
-static int fake_stream_write(struct exec *e, void *stream, uint32_t *flag, uint32_t value)
-{
-	struct app_stream *s = stream;
-
-	(void)e;
-	CHECK(s->n < 64);
-	s->writes[s->n++] = (struct exec_event){flag, value};
-	if (!s->busy)
-		app_let(s);
-	return 0;
-}
-
-static const char *fake_describe(struct exec *e) { return e->blocks ? "cuda, but not really" : ""; }
-
-static const struct exec_ops fake = {
-    .name = "fake",
-    .open = fake_open,
-    .close = fake_close,
-    .launch = fake_launch,
-    .remote = 1,
-    .memory_get = fake_memory_get,
-    .memory_put = fake_memory_put,
-    .share = fake_share,
-    .unshare = fake_unshare,
-    .copy_in = fake_copy_in,
-    .settle = fake_settle,
-    .is_near = is_near,
-    .near_bytes = fake_near_bytes,
-    .stream_wait = fake_stream_wait,
-    .stream_write = fake_stream_write,
-    .event_write = fake_stream_write,
-    .describe = fake_describe,
-};
-
-/* In place of the library's. */
-const struct exec_ops *exec_cuda(void) { return &fake; }
-
-int exec_cuda_probe(char *text, uint32_t text_bytes)
-{
-	snprintf(text, text_bytes, "not really a GPU");
-	return 0;
-}
-
-int exec_cuda_compute_stream(uint32_t io_sms, int priority, void **stream, uint32_t *sms)
-{
-	return io_sms || priority || !stream || !sms ? -EINVAL : -ENOTSUP;
-}
+FAKE_GPU_AS_CUDA
 
 /* ---- round trips ---- */
 
@@ -322,7 +36,7 @@ static void round_trip(struct rig_shape shape)
 	size_t stored, hit, bad;
 	struct rig r;
 
-	shape.accel = &accel;
+	shape.accel = &fake_gpu_accel;
 	rig_up(&r, &shape);
 	CHECK_EQ(tutti_lane_get_info(r.lane[0], &info), 0);
 	CHECK(!strncmp(info.executor, "cuda", 4) && info.why[0]);
@@ -383,13 +97,12 @@ static void in_place_large_objects(void)
 
 /* ---- stores that wait for a stream ---- */
 
-static const struct rig_shape stream_shape = {.accel = &accel,
+static const struct rig_shape stream_shape = {.accel = &fake_gpu_accel,
                                               .layers = 4,
                                               .blocks = 64,
                                               .outer_count = 2,
                                               .segment_bytes = 16384,
-                                              .order = "LoB",
-                                              .deadline_ns = DEADLINE_NS};
+                                              .order = "LoB"};
 
 static void a_store_waits_for_its_stream(void)
 {
@@ -403,7 +116,7 @@ static void a_store_waits_for_its_stream(void)
 	struct tutti_plan *p;
 	struct rig r;
 
-	s.deadline_ns = 20 * DEADLINE_NS; /* this thread computes, and may be slow at it */
+	s.deadline_ns = 20 * deadline_ns; /* this thread computes, and may be slow at it */
 	rig_up(&r, &s);
 	rig_keys(&r, 1, N, keys);
 	gpu_lab_scatter(blocks, 64, 1);
@@ -416,7 +129,7 @@ static void a_store_waits_for_its_stream(void)
 	for (size_t i = 0; i < N; i++) /* what the stream computes */
 		rig_fill(&r, 0, blocks[i], &keys[i]);
 	rig_push(&r, 0);
-	app_let(&compute);
+	fake_gpu_let(&compute);
 	CHECK_EQ(gpu_lab_end(&r, p, &resv), 0);
 	rig_wipe(&r, 0);
 	CHECK_EQ(rig_retrieve(&r, keys, N, blocks, 0, &hit, &bad), 0);
@@ -430,6 +143,7 @@ static void a_store_waits_for_its_stream(void)
 static void a_stream_that_never_comes_fails_its_store(void)
 {
 	struct app_stream compute = {.busy = 1}, idle = {.busy = 0};
+	struct rig_shape s = stream_shape;
 	struct tutti_key keys[N];
 	struct tutti_lease resv;
 	uint64_t blocks[N], t0 = rig_now();
@@ -437,16 +151,17 @@ static void a_stream_that_never_comes_fails_its_store(void)
 	struct tutti_plan *p;
 	struct rig r;
 
-	rig_up(&r, &stream_shape);
+	s.deadline_ns = deadline_ns;
+	rig_up(&r, &s);
 	rig_keys(&r, 1, N, keys);
 	gpu_lab_scatter(blocks, 64, 1);
 	p = gpu_lab_plan(&r, TUTTI_STORE, keys, blocks, &resv);
 	for (uint32_t l = 0; l < 4; l++)
 		CHECK_EQ(tutti_store_layer_stream(p, l, &compute), 0);
-	CHECK_EQ(tutti_wait_layer(p, 0, rig_now() + 20 * DEADLINE_NS), -ETIMEDOUT);
-	CHECK(rig_now() - t0 >= DEADLINE_NS);
+	CHECK_EQ(tutti_wait_layer(p, 0, rig_now() + 20 * deadline_ns), -ETIMEDOUT);
+	CHECK(rig_now() - t0 >= deadline_ns);
 	CHECK_EQ(gpu_lab_end(&r, p, &resv), N);
-	app_let(&compute);
+	fake_gpu_let(&compute);
 	CHECK_EQ(tutti_lookup(r.ns, keys, N, 1, &hit, &resv), 0);
 	CHECK_EQ(hit, 0);
 	/* The lane goes on. */
@@ -501,7 +216,7 @@ static size_t retrieve(struct rig *r, const struct tutti_key *keys, const uint64
 	CHECK_EQ(tutti_plan_blob(r->ns, &lease, 0, N, blob, bytes, &bytes), 0);
 	CHECK_EQ(tutti_plan_open(r->lane[0], blob, bytes, blocks, N, &p), 0);
 	CHECK_EQ(tutti_retrieve(p), 0);
-	CHECK_EQ(tutti_wait_layer(p, r->shape.layers - 1, rig_now() + 20 * DEADLINE_NS), why);
+	CHECK_EQ(tutti_wait_layer(p, r->shape.layers - 1, rig_now() + 20 * deadline_ns), why);
 	rig_pull(r, 0);
 	for (size_t i = 0; i < N; i++) {
 		int rc = tutti_plan_failed(p, i);
@@ -528,6 +243,7 @@ static void only_what_is_lost_fails(const struct rig_accel *where)
 	struct rig r;
 
 	shape.accel = where;
+	shape.deadline_ns = deadline_ns;
 	f = fault_io_new(0);
 	pool_use_io(&fault_io_ops, f);
 	rig_up(&r, &shape);
@@ -547,7 +263,7 @@ static void only_what_is_lost_fails(const struct rig_accel *where)
 	fault_io_free(f);
 }
 
-static void only_what_is_lost_fails_remote(void) { only_what_is_lost_fails(&accel); }
+static void only_what_is_lost_fails_remote(void) { only_what_is_lost_fails(&fake_gpu_accel); }
 static void only_what_is_lost_fails_host(void) { only_what_is_lost_fails(NULL); }
 
 /* ---- raw calls ---- */
@@ -600,7 +316,7 @@ static void raw_transfer(struct gio *g, enum gio_op op, uint8_t *mem, int forwar
 	CHECK_EQ(gio_issue_io(g, &id, 1, after ? 1 : 0), 0);
 	if (after) {
 		CHECK_EQ(gio_wait_cqe(g, id, rig_now() + (uint64_t)nap.tv_nsec, &r), -ETIMEDOUT);
-		app_let(after);
+		fake_gpu_let(after);
 	}
 	CHECK_EQ(gio_wait_stream(g, id, after), 0);
 	CHECK_EQ(gio_wait_cqe(g, id, rig_now() + 10000000000ull, &r), 0);
@@ -613,7 +329,7 @@ static void raw_calls(enum tutti_controller controller)
 {
 	const char *path = scratch_path("raw");
 	struct gio *g = raw_open(controller, path);
-	uint8_t *a = hbm_get(RAW_BYTES), *b = hbm_get(RAW_BYTES), elsewhere[4096];
+	uint8_t *a = fake_gpu_get(RAW_BYTES), *b = fake_gpu_get(RAW_BYTES), elsewhere[4096];
 	struct app_stream stream = {.busy = 1};
 	const uint32_t word = 1;
 	struct gio_event event = {.word = &word, .value = 1};
@@ -639,28 +355,57 @@ static void raw_calls(enum tutti_controller controller)
 	for (uint32_t i = 0; i < n; i++)
 		CHECK(!memcmp((void *)(uintptr_t)done[i].mem, (void *)(uintptr_t)back[i].mem, done[i].bytes));
 	CHECK_EQ(gio_close(g), 0);
-	hbm_put(a);
-	hbm_put(b);
+	fake_gpu_put(a);
+	fake_gpu_put(b);
 }
 
 static void raw_calls_bounced(void) { raw_calls(TUTTI_CTRL_VIRT); }
 static void raw_calls_in_place(void) { raw_calls(TUTTI_CTRL_MODEL); }
 
-int main(int argc, char **argv)
+/* ---- kernels of three kinds ---- */
+
+static void all(void)
 {
-	check_only = argc > 1 ? argv[1] : NULL;
-	rig_dir(scratch_begin_in_memory());
 	CHECK_RUN(bounced);
 	CHECK_RUN(in_place);
 	CHECK_RUN(in_place_odd_objects);
 	CHECK_RUN(in_place_large_objects);
 	CHECK_RUN(a_store_waits_for_its_stream);
 	CHECK_RUN(a_stream_that_never_comes_fails_its_store);
-	CHECK_RUN(host_lanes_have_no_streams);
 	CHECK_RUN(only_what_is_lost_fails_remote);
-	CHECK_RUN(only_what_is_lost_fails_host);
 	CHECK_RUN(raw_calls_bounced);
 	CHECK_RUN(raw_calls_in_place);
+}
+
+#if defined(__SANITIZE_THREAD__)
+static void fibers(void) { CHECK_SKIP("ThreadSanitizer does not know the simulated kernels' fibers"); }
+#endif
+
+int main(int argc, char **argv)
+{
+	check_only = argc > 1 ? argv[1] : NULL;
+	rig_dir(scratch_begin_in_memory());
+	printf("# kernels: dev_io_serve on a thread\n");
+	all();
+	CHECK_RUN(host_lanes_have_no_streams);
+	CHECK_RUN(only_what_is_lost_fails_host);
+#if defined(__SANITIZE_THREAD__)
+	CHECK_RUN(fibers);
+#else
+	for (int small = 0; small < 2; small++) {
+		struct sim_counts n;
+
+		printf("# kernels: the GPU's %s, simulated\n", small ? "small one" : "with movers");
+		fake_gpu_use(FAKE_GPU_SIM);
+		deadline_ns = 3000000000ull;
+		sim_use(&(struct sim_opts){.seed = 1, .small = small});
+		all();
+		sim_counted(&n);
+		printf("# %llu kernels, %llu switches, %llu bulk copies in, %llu out\n", (unsigned long long)n.kernels,
+		       (unsigned long long)n.switches, (unsigned long long)n.copies_in,
+		       (unsigned long long)n.copies_out);
+	}
+#endif
 	scratch_end();
 	return check_end();
 }

@@ -1,0 +1,3 @@
+/* sim_small.c - the I/O kernel's small shape, compiled for exec/sim.h. */
+#define io_small_kernel sim_io_small_kernel
+#include "exec/io_small.cu"

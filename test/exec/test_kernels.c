@@ -1,0 +1,220 @@
+/*
+ * test_kernels.c - the GPU's own kernels under many orders of their threads and of their bulk copies (exec/sim.h): every
+ * byte right in layouts drawn from a seed, what is damaged fails and nothing else, no more on the link than allowed, a
+ * layer's sums compared before later layers' data.
+ */
+#include <errno.h>
+
+#include "check.h"
+#include "core/pool.h"
+#include "core/rig.h"
+#include "core/scratch.h"
+#include "ctrl/fault_io.h"
+#include "exec/fake_gpu.h"
+#include "exec/gpu_lab.h"
+#include "exec/sim.h"
+
+#define N GPU_LAB_N
+#define SEEDS 12u
+#define DEADLINE_NS 30000000000ull
+
+FAKE_GPU_AS_CUDA
+
+/* A layout that engines have, objects of any size, either controller. */
+static struct rig_shape draw_shape(uint64_t *seed)
+{
+	static const char *const orders[] = {"LB", "LoB", "LBo", "LoiB", "LBi", "BLo"};
+	static const uint64_t objects[] = {512, 4096, 5003, 8192, 16384, 32768, 40960, 100016};
+	const char *order = orders[check_random(seed) % 6];
+	struct rig_shape s = {.accel = &fake_gpu_accel, .blocks = 64, .order = order, .deadline_ns = DEADLINE_NS};
+
+	s.layers = 1 + (uint32_t)(check_random(seed) % 5);
+	s.outer_count = strchr(order, 'o') ? 2 : 1;
+	s.inner_count = strchr(order, 'i') ? 3 : 1;
+	s.segment_bytes = objects[check_random(seed) % 8];
+	s.misalign = check_random(seed) % 4 ? 0 : 5;
+	s.gap_bytes = check_random(seed) % 3 ? 0 : 1 + check_random(seed) % 48;
+	s.sms = 1 + (uint32_t)(check_random(seed) % 3);
+	s.queue_depth = check_random(seed) % 2 ? 0 : 32;
+	s.controller = check_random(seed) % 2 ? TUTTI_CTRL_MODEL : TUTTI_CTRL_VIRT;
+	s.no_sgl = check_random(seed) % 4 == 0;
+	s.pool_bytes = 128u << 20;
+	return s;
+}
+
+static void round_trip(uint64_t seed, int small)
+{
+	uint64_t draws = seed, blocks[N];
+	struct rig_shape shape = draw_shape(&draws);
+	struct tutti_key keys[N];
+	size_t stored, hit, bad;
+	struct rig r;
+
+	printf("# seed %llu: %s, %u layers, %llu bytes\n", (unsigned long long)seed, shape.order, shape.layers,
+	       (unsigned long long)shape.segment_bytes);
+	sim_use(&(struct sim_opts){.seed = seed, .small = small});
+	rig_up(&r, &shape);
+	rig_keys(&r, 1, N, keys);
+	gpu_lab_scatter(blocks, shape.blocks, 1);
+	CHECK_EQ(rig_store(&r, keys, N, blocks, &stored), 0);
+	CHECK_EQ(stored, N);
+	for (int per_layer = 0; per_layer < 2; per_layer++) {
+		rig_wipe(&r, 0);
+		gpu_lab_scatter(blocks, shape.blocks, 3 + (uint64_t)per_layer);
+		CHECK_EQ(rig_retrieve(&r, keys, N, blocks, per_layer, &hit, &bad), 0);
+		CHECK_EQ(hit, N);
+		CHECK_EQ(bad, 0);
+		for (size_t i = 0; i < N; i++)
+			CHECK_EQ(rig_wrong(&r, 0, blocks[i], &keys[i]), 0);
+	}
+	rig_down(&r);
+}
+
+static void every_byte_with_movers(void)
+{
+	for (uint64_t seed = 1; seed <= SEEDS; seed++)
+		round_trip(seed, 0);
+}
+
+static void every_byte_small(void)
+{
+	for (uint64_t seed = 1; seed <= SEEDS; seed++)
+		round_trip(seed, 1);
+}
+
+/* ---- damage ---- */
+
+static const struct rig_shape plain = {.accel = &fake_gpu_accel,
+                                       .layers = 6,
+                                       .blocks = 64,
+                                       .outer_count = 2,
+                                       .segment_bytes = 16384,
+                                       .order = "LoB",
+                                       .deadline_ns = DEADLINE_NS};
+
+/* One bit of one read is turned over; returns how many blocks failed, and everything else is right. */
+static size_t one_bit(struct rig *r, struct fault_io *f, const struct tutti_key *keys, uint64_t nth)
+{
+	struct fault_rule flip = {.kind = FAULT_FLIP, .ops = FAULT_READ, .nth = nth, .value = 5};
+	struct tutti_lease lease;
+	uint64_t blocks[N];
+	struct tutti_plan *p;
+	size_t failed = 0;
+
+	rig_wipe(r, 0);
+	gpu_lab_scatter(blocks, r->shape.blocks, nth);
+	CHECK_EQ(fault_io_rule(f, &flip), 0);
+	p = gpu_lab_plan(r, TUTTI_RETRIEVE, keys, blocks, &lease);
+	CHECK_EQ(tutti_retrieve(p), 0);
+	tutti_wait_layer(p, r->shape.layers - 1, rig_now() + DEADLINE_NS);
+	rig_pull(r, 0);
+	for (size_t i = 0; i < N; i++) {
+		int rc = tutti_plan_failed(p, i);
+
+		CHECK(rc == 0 || rc == -EBADMSG || rc == -ESTALE);
+		CHECK(rc || !rig_wrong(r, 0, blocks[i], &keys[i]));
+		failed += rc != 0;
+	}
+	CHECK_EQ(tutti_plan_finish(p, rig_now() + DEADLINE_NS, NULL, 0, NULL), 0);
+	CHECK_EQ(tutti_release(r->ns, &lease), 0);
+	fault_io_clear(f);
+	return failed;
+}
+
+static void damage(int small)
+{
+	struct fault_io *f = fault_io_new(0);
+	struct tutti_key keys[N];
+	uint64_t blocks[N];
+	size_t stored;
+	struct rig r;
+
+	pool_use_io(&fault_io_ops, f);
+	sim_use(&(struct sim_opts){.seed = 7, .small = small});
+	rig_up(&r, &plain);
+	rig_keys(&r, 1, N, keys);
+	gpu_lab_scatter(blocks, plain.blocks, 1);
+	CHECK_EQ(rig_store(&r, keys, N, blocks, &stored), 0);
+	CHECK_EQ(one_bit(&r, f, keys, 1000000), 0);
+	for (uint64_t nth = 3; nth < 24; nth += 5)
+		CHECK_EQ(one_bit(&r, f, keys, nth), 1);
+	rig_down(&r);
+	pool_use_io(NULL, NULL);
+	fault_io_free(f);
+}
+
+static void one_bit_fails_one_block_with_movers(void) { damage(0); }
+static void one_bit_fails_one_block_small(void) { damage(1); }
+
+/* ---- what is under way ---- */
+
+/* Stores and retrieves; what was counted of either. */
+static void counted(struct rig_shape shape, struct sim_opts o, struct sim_counts *store, struct sim_counts *retrieve)
+{
+	struct tutti_key keys[N];
+	uint64_t blocks[N];
+	size_t stored, hit, bad;
+	struct rig r;
+
+	sim_use(&o);
+	rig_up(&r, &shape);
+	rig_keys(&r, 1, N, keys);
+	gpu_lab_scatter(blocks, shape.blocks, 1);
+	CHECK_EQ(rig_store(&r, keys, N, blocks, &stored), 0);
+	sim_counted(store);
+	sim_use(&o);
+	CHECK_EQ(rig_retrieve(&r, keys, N, blocks, 0, &hit, &bad), 0);
+	CHECK_EQ(hit - bad, N);
+	sim_counted(retrieve);
+	rig_down(&r);
+}
+
+static void no_more_on_the_link_than_allowed(void)
+{
+	struct sim_counts store, retrieve;
+
+	for (uint32_t loads = 1; loads <= 4; loads += 3)
+		for (uint32_t stores = 1; stores <= 3; stores += 2) {
+			counted(plain, (struct sim_opts){.seed = loads, .stages = 6, .loads = loads, .stores = stores},
+			        &store, &retrieve);
+			printf("# loads %u: %u, stores %u: %u\n", loads, retrieve.most_in, stores, store.most_out);
+			CHECK_EQ(retrieve.most_in, loads);
+			CHECK_EQ(store.most_out, stores);
+		}
+}
+
+/*
+ * A layer whose data and headers are there waits for its comparison no longer than the chunks take that are in their
+ * stages, and what is left of a command that is being cut: not for all that the controller has answered of later layers.
+ */
+static void a_layer_does_not_wait_for_later_ones(void)
+{
+	struct sim_counts store, retrieve;
+	struct rig_shape shape = plain;
+
+	shape.layers = 24;
+	shape.controller = TUTTI_CTRL_MODEL;
+	shape.sms = 1;
+	for (uint64_t seed = 1; seed <= 3; seed++) {
+		counted(shape, (struct sim_opts){.seed = seed, .stages = 4, .loads = 3}, &store, &retrieve);
+		printf("# %llu layers compared, each behind %u chunks at most\n", (unsigned long long)retrieve.verified,
+		       retrieve.most_behind);
+		CHECK_EQ(retrieve.verified, shape.layers);
+		CHECK(retrieve.most_behind <= 4 + N);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	check_only = argc > 1 ? argv[1] : NULL;
+	rig_dir(scratch_begin_in_memory());
+	fake_gpu_use(FAKE_GPU_SIM);
+	CHECK_RUN(every_byte_with_movers);
+	CHECK_RUN(every_byte_small);
+	CHECK_RUN(one_bit_fails_one_block_with_movers);
+	CHECK_RUN(one_bit_fails_one_block_small);
+	CHECK_RUN(no_more_on_the_link_than_allowed);
+	CHECK_RUN(a_layer_does_not_wait_for_later_ones);
+	scratch_end();
+	return check_end();
+}
