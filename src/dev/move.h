@@ -85,7 +85,7 @@ PORT_FN uint32_t dev_span_entry(const struct dev_step *s, const struct dev_span 
 	return span->first + (dev_step_is_layer(s) ? e % span->len : e);
 }
 
-/* A plan keeps its first reason, but that its lane is dead outdoes every other. Ordered before the step's completion. */
+/* A plan keeps its first reason; that its lane is dead outdoes every other. Ordered before the step's completion. */
 PORT_FN void dev_plan_fail(const struct dev_plan *p, int32_t status)
 {
 	if (status == -ENOTRECOVERABLE || !port_load_acquire32(p->first_error))

@@ -118,7 +118,6 @@ enum dev_work {
 	DEV_WORK_SUM,         /* the controller moved it: sum it where it lies */
 	DEV_WORK_HEADERS_IN,  /* check headers, keep their sums */
 	DEV_WORK_HEADERS_OUT, /* make headers */
-	DEV_WORK_VERIFY,      /* of a step, not of a command: compare its sums */
 };
 
 /* dev_cmd.busy: who has it. */

@@ -32,7 +32,7 @@
 #define IO_SMALL_THREADS 32u
 #define IO_NEAR_STEPS 64u /* a kernel of so many steps has them, and its first plans, in shared memory */
 #define IO_NEAR_PLANS 2u
-#define IO_QUEUE 512u /* power of two, above the largest number of commands and the one step */
+#define IO_QUEUE 512u /* power of two, above the largest number of commands */
 
 /* Of one thread block. */
 struct io_exit {

@@ -19,10 +19,9 @@
 #include "exec/io_kernel.h"
 
 #define MOVER_SUMMERS (32u * IO_SUMMER_WARPS)
-#define MOVER_VERIFY 0x10000u /* in work[] and done[]: not a command, but the step in front */
-#define MOVER_READING 1u      /* copies out that may still read their stage when older stages are taken again */
-#define MOVER_LANDING 4u      /* copies out that are not waited for */
-#define MOVER_ENDS 16u        /* power of two, above MOVER_LANDING: commands whose last chunk has not landed */
+#define MOVER_READING 1u /* copies out that may still read their stage when older stages are taken again */
+#define MOVER_LANDING 4u /* copies out that are not waited for */
+#define MOVER_ENDS 16u   /* power of two, above MOVER_LANDING: commands whose last chunk has not landed */
 
 enum mover_op { MOVER_STOP = 1, MOVER_SUM, MOVER_COPY, MOVER_TAKE_HEADERS, MOVER_MAKE_HEADERS, MOVER_COMPARE };
 
@@ -33,7 +32,7 @@ struct mover_chunk {
 	uint8_t negate; /* the sum is taken away */
 	uint8_t store;  /* the copy out goes to the medium, over the link */
 	uint32_t bytes;
-	uint32_t what;  /* number of the command, or MOVER_VERIFY */
+	uint32_t what;  /* number of the command */
 	uint32_t first; /* headers: number of the first in the command; how many: n */
 	uint32_t n;
 	uint64_t offset; /* of the bytes in the object */
@@ -48,8 +47,10 @@ struct dev_mover {
 	uint32_t stop;
 	uint32_t n_stages;
 	uint32_t loads, stores; /* as io_params has them */
-	uint32_t bad;      /* entries whose sums differ, of the step that was compared */
-	uint32_t verified; /* the step in front was compared */
+	/* Comparisons of the step in front: the loop asks, the copier takes, and says when the summers have compared. */
+	uint32_t asking; /* the loop's own: one was asked for, and its answer not seen */
+	uint32_t asked, taken, compared;
+	uint32_t bad; /* entries whose sums differ, of the step that was compared */
 	uint8_t *stages;
 	uint32_t *header_bad; /* [command * 2]: bits of its headers that are none */
 	uint64_t moved_bytes;
@@ -77,7 +78,9 @@ __device__ int mover_start(struct dev_block *b, struct dev_step *s, struct dev_c
 
 __device__ int mover_ready(const struct dev_block *b)
 {
-	return mover_load(&b->mover->done_tail) != b->mover->done_head;
+	const struct dev_mover *m = b->mover;
+
+	return mover_load(&m->done_tail) != m->done_head || (m->asking && mover_load(&m->compared) == m->asked);
 }
 
 /* Headers that are none: said by the summers as bits, told here, where failures are kept. */
@@ -101,21 +104,16 @@ __device__ struct dev_cmd *mover_next(struct dev_block *b)
 {
 	struct dev_mover *m = b->mover;
 
-	while (mover_ready(b)) {
-		uint32_t number = m->done[m->done_head & (IO_QUEUE - 1)];
-		struct dev_cmd *c;
+	struct dev_cmd *c;
+	uint32_t number;
 
-		m->done_head++;
-		if (number == MOVER_VERIFY) {
-			m->verified = 1;
-			continue;
-		}
-		c = &b->cmds[number];
-		if (c->work == DEV_WORK_HEADERS_IN && (m->header_bad[2 * number] | m->header_bad[2 * number + 1]))
-			mover_headers_failed(b, c, number);
-		return c;
-	}
-	return NULL;
+	if (mover_load(&m->done_tail) == m->done_head)
+		return NULL;
+	number = m->done[m->done_head++ & (IO_QUEUE - 1)];
+	c = &b->cmds[number];
+	if (c->work == DEV_WORK_HEADERS_IN && (m->header_bad[2 * number] | m->header_bad[2 * number + 1]))
+		mover_headers_failed(b, c, number);
+	return c;
 }
 
 __device__ int mover_verify(struct dev_block *b, struct dev_step *s)
@@ -124,14 +122,14 @@ __device__ int mover_verify(struct dev_block *b, struct dev_step *s)
 
 	if (!s->verifying) {
 		s->verifying = 1;
-		m->verified = 0;
 		m->bad = 0;
-		m->work[m->work_tail & (IO_QUEUE - 1)] = MOVER_VERIFY;
-		mover_store(&m->work_tail, m->work_tail + 1);
+		m->asking = 1;
+		mover_store(&m->asked, m->asked + 1);
 		return 0;
 	}
-	if (!m->verified)
+	if (mover_load(&m->compared) != m->asked)
 		return 0;
+	m->asking = 0;
 	if (m->bad)
 		dev_step_verify(s); /* rare: finds out which */
 	return 1;

@@ -135,6 +135,16 @@ static __device__ void mover_cut_data(struct mover_cut *u, struct mover_chunk *c
 	ch->last = u->k == u->n;
 }
 
+static __device__ void mover_cut_compare(const struct dev_block *b, struct mover_chunk *ch)
+{
+	ch->step = &b->steps[b->first_open];
+	ch->op = MOVER_COMPARE;
+	ch->out = 0;
+	ch->bytes = 0;
+	ch->sum = NULL;
+	ch->last = 0; /* of no command */
+}
+
 static __device__ void mover_cut_headers(struct dev_block *b, struct mover_cut *cut, struct mover_chunk *ch)
 {
 	struct dev_cmd *c = cut->c;
@@ -154,34 +164,32 @@ static __device__ void mover_cut_headers(struct dev_block *b, struct mover_cut *
 	ch->last = cut->k == c->span.n;
 }
 
-/* Makes the next chunk of what there is to do. 0: nothing to do now. */
+/*
+ * Makes the next chunk of what there is to do. 0: nothing to do now. A comparison goes before all data, which is that
+ * of later layers: compute waits for this one.
+ */
 static __device__ int mover_cut_next(struct dev_block *b, struct mover_cut *cut, struct mover_chunk *ch)
 {
 	struct dev_mover *m = b->mover;
 
+	if (mover_load(&m->asked) != m->taken) {
+		m->taken++;
+		mover_cut_compare(b, ch);
+		return 1;
+	}
 	if (!cut->open) {
 		if (mover_load(&m->work_tail) == m->work_head)
 			return 0;
 		cut->number = m->work[m->work_head++ & (IO_QUEUE - 1)];
 		cut->k = 0;
 		cut->at = 0;
-		if (cut->number == MOVER_VERIFY) {
-			cut->s = &b->steps[b->first_open];
-		} else {
-			cut->c = &b->cmds[cut->number];
-			cut->s = &b->steps[cut->c->span.step];
-		}
+		cut->c = &b->cmds[cut->number];
+		cut->s = &b->steps[cut->c->span.step];
 	}
 	ch->what = cut->number;
 	ch->step = cut->s;
 	ch->n = 0;
-	if (cut->number == MOVER_VERIFY) {
-		ch->op = MOVER_COMPARE;
-		ch->out = 0;
-		ch->bytes = 0;
-		ch->sum = NULL;
-		ch->last = 1;
-	} else if (cut->c->work == DEV_WORK_HEADERS_IN || cut->c->work == DEV_WORK_HEADERS_OUT) {
+	if (cut->c->work == DEV_WORK_HEADERS_IN || cut->c->work == DEV_WORK_HEADERS_OUT) {
 		mover_cut_headers(b, cut, ch);
 	} else {
 		if (!cut->open)
@@ -215,6 +223,8 @@ static __device__ void mover_retire(struct dev_mover *m, struct mover_line *l)
 	m->part[st] = 0;
 	if (ch->op == MOVER_SUM || ch->op == MOVER_COPY)
 		m->moved_bytes += ch->bytes;
+	else if (ch->op == MOVER_COMPARE)
+		mover_store(&m->compared, m->compared + 1);
 	if (ch->last) {
 		m->end_chunk[l->end_tail & (MOVER_ENDS - 1)] = k;
 		m->end_what[l->end_tail++ & (MOVER_ENDS - 1)] = ch->what;

@@ -1,8 +1,8 @@
 /*
- * test_remote.c - everything that is the host's when device code runs on another processor, without one: exec/fake_gpu.h
- * takes the GPU's place (this program's exec_cuda). Round trips in place and bounced; stores that wait for a stream;
- * only what is lost fails; kernels that come late. All of it three times: kernels that are dev_io_serve on a thread, and
- * the GPU's two in exec/sim.h.
+ * test_remote.c - everything that is the host's when device code runs on another processor, without one: what takes
+ * the GPU's place is exec/fake_gpu.h (this program's exec_cuda). Round trips in place and bounced; stores that wait for
+ * a stream; only what is lost fails; kernels that come late. All of it three times: kernels that are dev_io_serve on a
+ * thread, and the GPU's two in exec/sim.h.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -29,7 +29,7 @@ struct sim_counts {
 	uint64_t copies_in, copies_out;
 	uint64_t verified;          /* layers whose sums the summers compared */
 	uint32_t most_in, most_out; /* bulk copies under way at once */
-	uint32_t most_behind;       /* chunks copied in between a layer's question whether its sums are right and the answer */
+	uint32_t most_behind;       /* copies in between a layer's question whether its sums are right and the answer */
 };
 
 /* For all threads' kernels from now on. Not while one runs. */

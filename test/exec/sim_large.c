@@ -1,7 +1,7 @@
 /* sim_large.c - the I/O kernel with movers, compiled for exec/sim.h. */
 #define DEV_MOVERS 1
 
-#include <cuda_runtime.h>
+#include "exec/sim/cuda_runtime.h"
 
 #include "dev/io.h"
 
