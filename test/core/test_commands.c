@@ -185,9 +185,11 @@ static void store_and_retrieve(const struct mock_opts *o, int no_sgl)
 	struct tutti_key keys[FEW];
 	uint64_t blocks[FEW], headers, want, at, mdts_bytes = o->mdts ? 4096ull << o->mdts : MIB;
 	struct tutti_lease lease;
-	struct mock *mock = mock_new(o);
+	struct mock *mock;
 	size_t n, bad;
 
+	mock_begin();
+	mock = mock_new(o);
 	CHECK(mock != NULL);
 	s.layers = 4;
 	s.blocks = FEW;
@@ -197,7 +199,7 @@ static void store_and_retrieve(const struct mock_opts *o, int no_sgl)
 	s.bounce_bytes = MIB;
 	s.no_sgl = no_sgl;
 	s.erase_serial = "MOCK0001";
-	s.drives[0] = "nvme:0000:00:00.0/1";
+	s.drives[0] = mock_path(0, 1);
 	rig_up(&r, &s);
 	rig_keys(&r, 1, FEW, keys);
 	for (uint64_t i = 0; i < FEW; i++)
@@ -242,7 +244,6 @@ static void random_shape(uint64_t *seed)
 	struct rig_shape s = {.blocks = FEW,
 	                      .pool_bytes = 40 * MIB,
 	                      .erase_serial = "MOCK0001",
-	                      .drives = {"nvme:0000:00:00.0/1"},
 	                      .order = orders[check_random(seed) % 5]};
 	struct tutti_key keys[FEW];
 	uint64_t blocks[FEW];
@@ -260,7 +261,9 @@ static void random_shape(uint64_t *seed)
 	    check_random(seed) % 3 ? 4096 * (1 + check_random(seed) % 40) : 16 * (1 + check_random(seed) % 9000);
 	s.gap_bytes = check_random(seed) % 2 ? 4096 * (check_random(seed) % 3) : 0;
 	s.misalign = check_random(seed) % 3 ? 0 : 4 * (uint32_t)(check_random(seed) % 1024);
+	mock_begin();
 	mock = mock_new(&o);
+	s.drives[0] = mock_path(0, 1);
 	CHECK(mock != NULL);
 	rig_up(&r, &s);
 	rig_keys(&r, check_random(seed), FEW, keys);

@@ -14,10 +14,9 @@
 #include "store/state.h"
 
 #define N 24
-#define FN0 "nvme:0000:00:00.0/"
 #define NS_BYTES (16ull << 20)
 #define POOL_BYTES (12ull << 20) /* of each namespace */
-#define PATIENCE_NS 10000000000ull
+#define PATIENCE_NS 30000000000ull
 
 static struct rig r;
 static struct mock *mock;
@@ -99,7 +98,7 @@ static struct rig_shape shape(void)
 	                      .pool_bytes = 2 * POOL_BYTES,
 	                      .segment_pool_bytes = 256 << 10,
 	                      .erase_serial = "MOCK0001",
-	                      .drives = {FN0 "1", FN0 "2"}};
+	                      .drives = {mock_path(0, 1), mock_path(0, 2)}};
 
 	return s;
 }
@@ -109,6 +108,7 @@ static void up(const struct mock_opts *o)
 	struct mock_opts m = *o;
 	struct rig_shape s = shape();
 
+	mock_begin();
 	m.n_ns = 2;
 	m.ns_bytes = NS_BYTES;
 	m.mdts = 5;
@@ -148,6 +148,7 @@ static void format_forgets_what_was(void)
 	struct mock_opts m = {.n_ns = 2, .ns_bytes = NS_BYTES, .mdts = 5, .vectors = 3, .queues = 32, .dsm = 1};
 	struct rig_shape s = shape();
 
+	mock_begin();
 	mock = mock_new(&m);
 	CHECK(mock != NULL);
 	memset(mock_medium(mock, 1), 0xa5, 2 * NS_BYTES);
@@ -266,7 +267,7 @@ static void one_that_is_lost_ends(void)
 	up(&(struct mock_opts){.dsm = 1});
 	put(1);
 	mock_script(mock, MOCK_LOST, 0, 1, NVME_CMD_DSM, 0, 1);
-	media_use_deadline(200000000);
+	media_use_deadline(1500000000); /* all but the lost one are to be done by then */
 	CHECK_EQ(tutti_ns_clear(r.ns), 0);
 	settle();
 	media_use_deadline(0);

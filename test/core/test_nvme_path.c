@@ -13,13 +13,14 @@
 #include "tutti/gio_uring.h"
 
 #define N 37
-#define FN0 "nvme:0000:00:00.0/"
-#define FN1 "nvme:0000:00:01.0/"
+#define FAULTY_NS 1000000000ull /* what a drive has that is to miss it */
+#define WAIT_NS 60000000000ull
 
 static struct mock *mocks[2];
 
 static void drives_up(const struct mock_opts *o, int n)
 {
+	mock_begin();
 	for (int i = 0; i < n; i++) {
 		struct mock_opts each = *o;
 
@@ -61,7 +62,7 @@ static struct rig_shape shape_on(int n_drives)
 	                      .devices = (uint32_t)n_drives,
 	                      .pool_bytes = (uint64_t)n_drives * (24u << 20),
 	                      .erase_serial = "SN-B,SN-A",
-	                      .drives = {FN0 "1", FN1 "2", FN0 "2", FN1 "1"}};
+	                      .drives = {mock_path(0, 1), mock_path(1, 2), mock_path(0, 2), mock_path(1, 1)}};
 
 	return s;
 }
@@ -184,7 +185,7 @@ static void odd_memory(void)
 static void found_by_one_path(void)
 {
 	struct tutti_store_opts o = TUTTI_STORE_OPTS_INIT;
-	const char *one = FN0 "1";
+	const char *one = mock_path(0, 1);
 	struct tutti_pool_info info;
 	struct tutti_store *s;
 	struct rig_shape shape = shape_on(4);
@@ -228,7 +229,7 @@ static int format_on(const char *const *paths, uint32_t n, const char *serial, i
 
 static void erases_by_name_only(void)
 {
-	const char *const both[] = {FN0 "1", FN1 "1"};
+	const char *const both[] = {mock_path(0, 1), mock_path(1, 1)};
 	struct tutti_store_opts so = TUTTI_STORE_OPTS_INIT;
 	struct gio_opts go = GIO_OPTS_INIT;
 	struct tutti_store *s, *second;
@@ -264,7 +265,7 @@ static void erases_by_name_only(void)
 /* A pool that can't be: nothing is written, and the message says what would help. */
 static void too_small(void)
 {
-	const char *const one[] = {FN0 "1"};
+	const char *const one[] = {mock_path(0, 1)};
 
 	drives_up(&(struct mock_opts){.mdts = 7, .ns_bytes = 65536}, 1);
 	CHECK_EQ(format_on(one, 1, "SN-A", 0), -EINVAL);
@@ -279,7 +280,7 @@ struct trouble {
 	enum mock_deed deed;
 	uint32_t arg, count;
 	int opcode;
-	uint64_t deadline_ms;
+	int missed;   /* it makes the kernel miss its deadline; else that is far away */
 	int harmless; /* every block must arrive */
 	int fenced;
 };
@@ -300,7 +301,7 @@ static size_t retrieve(struct rig *r, const struct tutti_key *keys, const uint64
 	CHECK_EQ(tutti_plan_open(r->lane[0], blob, bytes, to, *hit, &p), 0);
 	CHECK_EQ(tutti_retrieve(p), 0);
 	for (uint32_t l = 0; l < 3; l++)
-		(void)tutti_wait_layer(p, l, rig_now() + 20000000000ull);
+		(void)tutti_wait_layer(p, l, rig_now() + WAIT_NS);
 	CHECK_EQ(tutti_plan_poll(p), 1);
 	for (size_t i = 0; i < *hit; i++) {
 		int why = tutti_plan_failed(p, i);
@@ -308,7 +309,7 @@ static size_t retrieve(struct rig *r, const struct tutti_key *keys, const uint64
 		failed += why != 0;
 		CHECK(why || rig_wrong(r, 0, to[i], &keys[i]) == 0);
 	}
-	CHECK_EQ(tutti_plan_finish(p, rig_now() + 20000000000ull, blob, sizeof(blob), &bytes), 0);
+	CHECK_EQ(tutti_plan_finish(p, rig_now() + WAIT_NS, blob, sizeof(blob), &bytes), 0);
 	CHECK_EQ(tutti_complete(r->ns, blob, bytes, NULL), 0);
 	tutti_release(r->ns, &lease);
 	return failed;
@@ -327,7 +328,6 @@ static void retrieve_in(const struct trouble *t)
 	if (t->deed == MOCK_WRONG_CID || t->deed == MOCK_TWICE || t->deed == MOCK_DATA_LATE)
 		CHECK_SKIP("such a drive races with everybody, by intent");
 #endif
-	s.deadline_ns = t->deadline_ms * 1000000u;
 	s.queue_depth = 8;
 	drives_up(&(struct mock_opts){.mdts = 3}, 2);
 	rig_up(&r, &s);
@@ -337,7 +337,9 @@ static void retrieve_in(const struct trouble *t)
 	enables = mock_count(mocks[0]).enables;
 	forward(to, 3);
 	mock_script(mocks[0], t->deed, t->arg, 1, t->opcode, 4, t->count);
+	rig_deadline(&r, 0, t->missed ? FAULTY_NS : 0);
 	failed = retrieve(&r, keys, to, &hit);
+	rig_deadline(&r, 0, 0);
 	CHECK_EQ(hit, N);
 	CHECK(t->harmless ? failed == 0 : failed > 0);
 	mock_calm(mocks[0]);
@@ -356,53 +358,52 @@ static void retrieve_in(const struct trouble *t)
 static void read_late(void)
 {
 	retrieve_in(&(struct trouble){
-	    .deed = MOCK_LATE, .arg = 60, .count = 3, .opcode = 2, .deadline_ms = 5000, .harmless = 1});
+	    .deed = MOCK_LATE, .arg = 60, .count = 3, .opcode = 2, .harmless = 1});
 }
 
 static void read_error(void)
 {
 	retrieve_in(&(struct trouble){
-	    .deed = MOCK_STATUS, .arg = NVME_SC_READ_ERROR, .count = 400, .opcode = 2, .deadline_ms = 5000});
+	    .deed = MOCK_STATUS, .arg = NVME_SC_READ_ERROR, .count = 400, .opcode = 2});
 }
 
 static void read_lost(void)
 {
-	retrieve_in(&(struct trouble){.deed = MOCK_LOST, .count = 1, .opcode = 2, .deadline_ms = 400});
+	retrieve_in(&(struct trouble){.deed = MOCK_LOST, .count = 1, .opcode = 2, .missed = 1});
 }
 
 static void read_wrong_phase(void)
 {
-	retrieve_in(&(struct trouble){.deed = MOCK_WRONG_PHASE, .count = 1, .opcode = 2, .deadline_ms = 400});
+	retrieve_in(&(struct trouble){.deed = MOCK_WRONG_PHASE, .count = 1, .opcode = 2, .missed = 1});
 }
 
 static void read_wrong_id(void)
 {
-	retrieve_in(
-	    &(struct trouble){.deed = MOCK_WRONG_CID, .arg = 500, .count = 1, .opcode = 2, .deadline_ms = 2000});
+	retrieve_in(&(struct trouble){.deed = MOCK_WRONG_CID, .arg = 500, .count = 1, .opcode = 2});
 }
 
 static void read_twice(void)
 {
-	retrieve_in(&(struct trouble){.deed = MOCK_TWICE, .count = 6, .opcode = 2, .deadline_ms = 2000});
+	retrieve_in(&(struct trouble){.deed = MOCK_TWICE, .count = 6, .opcode = 2});
 }
 
 static void read_data_late(void)
 {
-	retrieve_in(&(struct trouble){.deed = MOCK_DATA_LATE, .arg = 20, .count = 4, .opcode = 2, .deadline_ms = 2000});
+	retrieve_in(&(struct trouble){.deed = MOCK_DATA_LATE, .arg = 1000, .count = 4, .opcode = 2});
 }
 
 static void drive_stalls(void)
 {
-	retrieve_in(&(struct trouble){.deed = MOCK_STALL, .count = 1, .opcode = 2, .deadline_ms = 400, .fenced = 1});
+	retrieve_in(&(struct trouble){.deed = MOCK_STALL, .count = 1, .opcode = 2, .missed = 1, .fenced = 1});
 }
 
 static void drive_fatal(void)
 {
-	retrieve_in(&(struct trouble){.deed = MOCK_CFS, .count = 1, .opcode = 2, .deadline_ms = 400, .fenced = 1});
+	retrieve_in(&(struct trouble){.deed = MOCK_CFS, .count = 1, .opcode = 2, .missed = 1, .fenced = 1});
 }
 
 /* The same while storing: what was acknowledged comes back, what failed was said to have failed. */
-static void store_in(enum mock_deed deed, uint32_t arg, uint32_t count, uint64_t deadline_ms)
+static void store_in(enum mock_deed deed, uint32_t arg, uint32_t count, int missed)
 {
 	struct rig_shape s = shape_on(4);
 	struct tutti_key keys[N];
@@ -410,14 +411,15 @@ static void store_in(enum mock_deed deed, uint32_t arg, uint32_t count, uint64_t
 	size_t stored, hit;
 	struct rig r;
 
-	s.deadline_ns = deadline_ms * 1000000u;
 	s.queue_depth = 8;
 	drives_up(&(struct mock_opts){.mdts = 3}, 2);
 	rig_up(&r, &s);
 	rig_keys(&r, 1, N, keys);
 	forward(from, 0);
 	mock_script(mocks[0], deed, arg, 1, NVME_CMD_WRITE, 6, count);
+	rig_deadline(&r, 0, missed ? FAULTY_NS : 0);
 	(void)rig_store(&r, keys, N, from, &stored);
+	rig_deadline(&r, 0, 0);
 	mock_calm(mocks[0]);
 	forward(to, 3);
 	CHECK_EQ(retrieve(&r, keys, to, &hit), 0);
@@ -426,9 +428,9 @@ static void store_in(enum mock_deed deed, uint32_t arg, uint32_t count, uint64_t
 	drives_down(2, 1);
 }
 
-static void write_error(void) { store_in(MOCK_STATUS, NVME_SC_WRITE_FAULT, 400, 5000); }
-static void write_lost(void) { store_in(MOCK_LOST, 0, 1, 400); }
-static void write_stalls(void) { store_in(MOCK_STALL, 0, 1, 400); }
+static void write_error(void) { store_in(MOCK_STATUS, NVME_SC_WRITE_FAULT, 400, 0); }
+static void write_lost(void) { store_in(MOCK_LOST, 0, 1, 1); }
+static void write_stalls(void) { store_in(MOCK_STALL, 0, 1, 1); }
 
 int main(void)
 {

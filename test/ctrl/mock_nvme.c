@@ -1,6 +1,7 @@
 #include "ctrl/mock_nvme.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -9,6 +10,7 @@
 
 #define BAR_BYTES 16384u
 #define MOCKS 8u
+#define NAMESPACES 4u
 #define QUEUES 64u
 #define REGIONS 32768u
 #define HELD 256u
@@ -78,6 +80,8 @@ struct mock {
 };
 
 static struct mock *alive[MOCKS];
+static unsigned cases;
+static char paths[MOCKS][NAMESPACES][40]; /* "nvme:", then the name, then (but for namespace 0) "/NSID" */
 
 /* ---- memory as the controller sees it ---- */
 
@@ -790,10 +794,12 @@ static const struct nvme_transport_ops mock_ops = {.name = "mock",
 
 int mock_claim(void *arg, const char *function, struct nvme_transport *out)
 {
-	uint32_t n = (uint32_t)(function[9] - '0'); /* 0000:00:0N.0 */
+	uint32_t n = 0;
 
 	(void)arg;
-	if (n >= MOCKS || !alive[n])
+	while (n < MOCKS && (!alive[n] || strcmp(function, mock_name(n))))
+		n++;
+	if (n == MOCKS)
 		return -ENODEV;
 	*out = (struct nvme_transport){.ops = &mock_ops,
 	                               .self = alive[n],
@@ -805,6 +811,20 @@ int mock_claim(void *arg, const char *function, struct nvme_transport *out)
 }
 
 /* ---- life ---- */
+
+void mock_begin(void)
+{
+	memset(alive, 0, sizeof(alive));
+	cases++;
+	for (uint32_t n = 0; n < MOCKS; n++)
+		for (uint32_t nsid = 0; nsid < NAMESPACES; nsid++)
+			snprintf(paths[n][nsid], sizeof(paths[n][nsid]), nsid ? "nvme:%04x:%02x:%02x.0/%u" : "nvme:%04x:%02x:%02x.0",
+			         cases >> 8 & 0xffff, cases & 0xff, n, nsid);
+}
+
+const char *mock_path(uint32_t n, uint32_t nsid) { return paths[n % MOCKS][nsid % NAMESPACES]; }
+
+const char *mock_name(uint32_t n) { return mock_path(n, 0) + strlen("nvme:"); }
 
 struct mock *mock_new(const struct mock_opts *o)
 {
@@ -825,13 +845,15 @@ struct mock *mock_new(const struct mock_opts *o)
 	m->durable = o->durable ? calloc(m->o.n_ns, m->o.ns_bytes) : NULL;
 	m->bar = aligned_alloc(4096, BAR_BYTES);
 	memset(m->bar, 0, BAR_BYTES);
-	cap = (m->o.mqes - 1) | 1u << 16 | (uint64_t)m->o.to_500ms << 24 | (uint64_t)m->o.dstrd << 32 | 1ull << 37;
+	cap = (m->o.mqes - 1) | 1u << 16 | (uint64_t)(o->to_500ms ? o->to_500ms : 20) << 24 | (uint64_t)m->o.dstrd << 32 | 1ull << 37;
 	m->bar[0] = (uint32_t)cap;
 	m->bar[1] = (uint32_t)(cap >> 32);
 	m->bar[NVME_REG_VS / 4] = 0x10400;
 	pthread_mutex_init(&m->lock, NULL);
-	while (alive[k])
+	while (k < MOCKS && alive[k])
 		k++;
+	if (k == MOCKS || !cases)
+		abort();
 	alive[k] = m;
 	if (pthread_create(&m->thread, NULL, run, m))
 		abort();
@@ -872,9 +894,10 @@ void mock_calm(struct mock *m)
 void mock_settle(struct mock *m)
 {
 	const struct timespec nap = {.tv_nsec = 1000000};
+	uint64_t end_ns = port_now_ns() + 20000000000ull;
 	int late = 1;
 
-	for (int i = 0; i < 1000 && late; i++) {
+	while (late && port_now_ns() < end_ns) {
 		nanosleep(&nap, NULL); /* time itself is what is waited for */
 		pthread_mutex_lock(&m->lock);
 		late = 0;

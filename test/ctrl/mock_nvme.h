@@ -33,7 +33,7 @@ struct mock_opts {
 	int no_sgl, no_reset, volatile_cache, dsm;
 	int durable; /* keeps, beside the medium, what a power loss would leave: mock_power_cut */
 	uint32_t run_bytes; /* it sees mapped memory in runs of this many bytes, each elsewhere; 0: as one */
-	uint32_t to_500ms;
+	uint32_t to_500ms; /* 0: 20; the thread that plays the controller may have to wait for a core */
 	int never_ready;
 	const char *serial;
 };
@@ -50,13 +50,18 @@ struct mock_counts {
 	uint64_t en_under_load;  /* CC.EN was cleared while I/O commands were in flight, bus mastering on */
 };
 
+/*
+ * Where a case begins, before its first mock: whatever a failed one before left behind is found no more, and what still
+ * holds it knows other names.
+ */
+void mock_begin(void);
 struct mock *mock_new(const struct mock_opts *o);
 void mock_free(struct mock *m);
 /* The next `count` commands of queue kind (0: admin, 1: I/O) and opcode (-1: any), after skipping `skip`, meet this
  * deed. */
 void mock_script(struct mock *m, enum mock_deed deed, uint32_t arg, int io, int opcode, uint32_t skip, uint32_t count);
 void mock_calm(struct mock *m); /* forgets all scripts */
-/* Waits until nothing late is left to come (a second at most). */
+/* Waits until nothing late is left to come. */
 void mock_settle(struct mock *m);
 uint32_t mock_pending(struct mock *m); /* deeds that nothing met yet */
 struct mock_counts mock_count(struct mock *m);
@@ -66,7 +71,10 @@ void mock_on_deallocation(struct mock *m, void (*fn)(void *arg), void *arg);
 /* What a power loss would leave of all namespaces: flushed writes, deallocations. In mock_on_deallocation's fn. */
 const uint8_t *mock_power_cut(const struct mock *m);
 uint8_t *mock_medium(struct mock *m, uint32_t nsid);
-/* nvme_claim_fn: "0000:00:0N.0" is the N'th mock that is alive. Closing the transport frees nothing of the mock. */
+/* The name of the n'th mock since mock_begin, and the path of a namespace of it. mock_begin changes what they say. */
+const char *mock_name(uint32_t n);
+const char *mock_path(uint32_t n, uint32_t nsid);
+/* nvme_claim_fn. Closing the transport frees nothing of the mock. */
 int mock_claim(void *arg, const char *function, struct nvme_transport *out);
 
 #endif
