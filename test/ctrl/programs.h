@@ -5,8 +5,8 @@
 #ifndef TUTTI_TEST_CTRL_PROGRAMS_H
 #define TUTTI_TEST_CTRL_PROGRAMS_H
 
-#include <sched.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "check.h"
 #include "ctrl/ctrl.h"
@@ -35,6 +35,7 @@ struct programs {
 static inline int programs_command(struct programs *m, struct nvme_sqe *e)
 {
 	uint64_t end = port_now_ns() + PROGRAMS_WAIT_NS;
+	const struct timespec nap = {.tv_nsec = 20000};
 	struct nvme_cqe c;
 
 	dev_qp_post(&m->q, e);
@@ -43,7 +44,7 @@ static inline int programs_command(struct programs *m, struct nvme_sqe *e)
 		if (port_now_ns() > end)
 			return -1;
 		if (looks > PROGRAMS_LOOKS)
-			sched_yield(); /* the controller may be a thread that needs this core */
+			nanosleep(&nap, NULL); /* the controller may be a thread that needs this core */
 	}
 	dev_qp_release(&m->q);
 	return (int)NVME_STATUS(c.cid_status);
