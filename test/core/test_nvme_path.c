@@ -357,14 +357,12 @@ static void retrieve_in(const struct trouble *t)
 
 static void read_late(void)
 {
-	retrieve_in(&(struct trouble){
-	    .deed = MOCK_LATE, .arg = 60, .count = 3, .opcode = 2, .harmless = 1});
+	retrieve_in(&(struct trouble){.deed = MOCK_LATE, .arg = 60, .count = 3, .opcode = 2, .harmless = 1});
 }
 
 static void read_error(void)
 {
-	retrieve_in(&(struct trouble){
-	    .deed = MOCK_STATUS, .arg = NVME_SC_READ_ERROR, .count = 400, .opcode = 2});
+	retrieve_in(&(struct trouble){.deed = MOCK_STATUS, .arg = NVME_SC_READ_ERROR, .count = 400, .opcode = 2});
 }
 
 static void read_lost(void)

@@ -818,8 +818,9 @@ void mock_begin(void)
 	cases++;
 	for (uint32_t n = 0; n < MOCKS; n++)
 		for (uint32_t nsid = 0; nsid < NAMESPACES; nsid++)
-			snprintf(paths[n][nsid], sizeof(paths[n][nsid]), nsid ? "nvme:%04x:%02x:%02x.0/%u" : "nvme:%04x:%02x:%02x.0",
-			         cases >> 8 & 0xffff, cases & 0xff, n, nsid);
+			snprintf(paths[n][nsid], sizeof(paths[n][nsid]),
+			         nsid ? "nvme:%04x:%02x:%02x.0/%u" : "nvme:%04x:%02x:%02x.0", cases >> 8 & 0xffff,
+			         cases & 0xff, n, nsid);
 }
 
 const char *mock_path(uint32_t n, uint32_t nsid) { return paths[n % MOCKS][nsid % NAMESPACES]; }
@@ -845,7 +846,8 @@ struct mock *mock_new(const struct mock_opts *o)
 	m->durable = o->durable ? calloc(m->o.n_ns, m->o.ns_bytes) : NULL;
 	m->bar = aligned_alloc(4096, BAR_BYTES);
 	memset(m->bar, 0, BAR_BYTES);
-	cap = (m->o.mqes - 1) | 1u << 16 | (uint64_t)(o->to_500ms ? o->to_500ms : 20) << 24 | (uint64_t)m->o.dstrd << 32 | 1ull << 37;
+	cap = (m->o.mqes - 1) | 1u << 16 | (uint64_t)(o->to_500ms ? o->to_500ms : 20) << 24 |
+	      (uint64_t)m->o.dstrd << 32 | 1ull << 37;
 	m->bar[0] = (uint32_t)cap;
 	m->bar[1] = (uint32_t)(cap >> 32);
 	m->bar[NVME_REG_VS / 4] = 0x10400;
