@@ -13,6 +13,7 @@
 #include "dev/plan.h"
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -376,6 +377,16 @@ void sim_copy_wait(uint32_t n, int landed)
 	wait_here();
 }
 
+void sim_landed(const void *p, uint64_t bytes)
+{
+	for (uint32_t i = 0; i < self->n_copies; i++) {
+		const struct copy *c = &self->copies[i];
+
+		if (c->out && c->dst < (const uint8_t *)p + bytes && (const uint8_t *)p < c->dst + c->bytes)
+			never("a command is given back whose data has not landed");
+	}
+}
+
 void sim_asked(void) { self->asked_at = self->counts.copies_in; }
 
 void sim_answered(void)
@@ -421,6 +432,20 @@ static void count_all(void)
 
 static int class_of(uint32_t i) { return i == 0 ? LOOP : i == 32 ? COPIER : SUMMERS; }
 
+static void thread_begin(uint32_t i)
+{
+	struct thread *t = &self->threads[i];
+
+	t->index.x = i;
+	t->class = class_of(i);
+	getcontext(&t->context);
+	t->context.uc_stack.ss_sp = self->stacks + (size_t)i * STACK_BYTES;
+	t->context.uc_stack.ss_size = STACK_BYTES;
+	t->context.uc_link = NULL;
+	makecontext(&t->context, begin, 0);
+	make_ready(i);
+}
+
 static void block_run(const struct io_params *p, uint32_t index, uint32_t n)
 {
 	self->params = p;
@@ -430,18 +455,8 @@ static void block_run(const struct io_params *p, uint32_t index, uint32_t n)
 	self->size.x = opts.small ? IO_SMALL_THREADS : IO_THREADS;
 	self->slow_class = draw(CLASSES + 1); /* or none */
 	self->copy_chance = 1u << draw(10);
-	for (uint32_t i = 0; i < self->size.x; i++) {
-		struct thread *t = &self->threads[i];
-
-		t->index.x = i;
-		t->class = class_of(i);
-		getcontext(&t->context);
-		t->context.uc_stack.ss_sp = self->stacks + (size_t)i * STACK_BYTES;
-		t->context.uc_stack.ss_size = STACK_BYTES;
-		t->context.uc_link = NULL;
-		makecontext(&t->context, begin, 0);
-		make_ready(i);
-	}
+	for (uint32_t i = 0; i < self->size.x; i++)
+		thread_begin(i);
 	self->now = pick();
 	self->home.uc_stack.ss_size = 0;
 	switch_to(&self->home, &self->threads[self->now].context, 0);
@@ -451,6 +466,9 @@ static void block_run(const struct io_params *p, uint32_t index, uint32_t n)
 
 static void block_down(void *memory)
 {
+#if defined(__SANITIZE_ADDRESS__)
+	__asan_unpoison_memory_region(self->stacks, (size_t)SIM_THREADS_MAX * STACK_BYTES); /* its next owner's */
+#endif
 	munmap(self->stacks, (size_t)SIM_THREADS_MAX * STACK_BYTES);
 	free(self->dynamic);
 	free(memory);

@@ -64,6 +64,8 @@ void sim_copy_out(void *dst, const void *stage, uint32_t bytes);
 void sim_copy_commit(void);
 /* Until all but the newest n groups have been read (or have landed). */
 void sim_copy_wait(uint32_t n, int landed);
+/* A command is given back: no copy into this memory may be under way. */
+void sim_landed(const void *p, uint64_t bytes);
 /* A layer asks for its comparison; has its answer. */
 void sim_asked(void);
 void sim_answered(void);
