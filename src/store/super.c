@@ -232,41 +232,9 @@ static uint64_t choose_chunk(uint64_t range)
 	return chunk < least ? least : chunk / WIRE_PAGE_BYTES * WIRE_PAGE_BYTES;
 }
 
-/* What a pool of one segment needs: its metadata, of which 1/192 is the checkpoint's room, and a chunk of each part. */
-static int too_small(const struct wire_super *w, uint64_t parts, uint64_t chunk, uint64_t align)
-{
-	uint64_t each = w->segment_start_bytes + align + chunk * parts + 4 * WIRE_PAGE_BYTES;
-
-	each = geom_round_up(each + each / 191, WIRE_PAGE_BYTES);
-	return err_set(
-	    -EINVAL,
-	               "%llu bytes are too few for a pool over %u device%s with %u rank%s%s: its metadata and one segment "
-	               "take %llu; give at least that",
-	    (unsigned long long)w->bytes, w->n_dev, w->n_dev == 1 ? "" : "s", w->ranks, w->ranks == 1 ? "" : "s",
-	    chunk > CHUNK_BYTES_MIN ? " and segments of that size" : "", (unsigned long long)(each * w->n_dev));
-}
-
-/* Segments of a size that was asked for. */
-static int check_chunk(const struct wire_super *w, uint64_t parts, uint64_t segment_bytes)
-{
-	uint64_t pieces = w->n_dev * parts;
-
-	if (w->chunk_bytes < CHUNK_BYTES_MIN)
-		return err_set(
-		    -EINVAL,
-		               "segments of %llu bytes are too small: each is cut into %llu pieces (devices, ranks on one "
-		               "device) of at least %u bytes; give %llu or more, or leave the choice (0)",
-		    (unsigned long long)segment_bytes, (unsigned long long)pieces, CHUNK_BYTES_MIN,
-		    (unsigned long long)(pieces * CHUNK_BYTES_MIN));
-	if (w->chunk_bytes > CHUNK_BYTES_MAX)
-		return err_set(-EINVAL,
-		               "segments of %llu bytes are too large; give %llu or less, or leave the choice (0)",
-		               (unsigned long long)segment_bytes, (unsigned long long)(pieces * CHUNK_BYTES_MAX));
-	return 0;
-}
-
-/* Fills w's geometry from bytes, n_dev, ranks. */
-static int super_lay_out(struct wire_super *w, uint64_t segment_bytes)
+/* Fills w's geometry from bytes, n_dev, ranks. -ENOSPC: too few bytes; -EDOM: too small segments, too large ones; -E2BIG:
+ * too many. */
+static int lay_out(struct wire_super *w, uint64_t segment_bytes)
 {
 	uint64_t device = w->bytes / w->n_dev / WIRE_PAGE_BYTES * WIRE_PAGE_BYTES;
 	uint64_t parts, head, align, n;
@@ -284,25 +252,18 @@ static int super_lay_out(struct wire_super *w, uint64_t segment_bytes)
 		w->checkpoint_room_bytes = 512 * MIB;
 	head = w->segment_start_bytes + w->checkpoint_room_bytes;
 	if (device <= head && !segment_bytes)
-		return too_small(w, parts, CHUNK_BYTES_MIN, WIRE_PAGE_BYTES);
+		return -ENOSPC;
 	w->chunk_bytes = segment_bytes ? geom_round_up(segment_bytes / (w->n_dev * parts), WIRE_PAGE_BYTES)
 	                               : choose_chunk((device - head) / parts);
-	if (check_chunk(w, parts, segment_bytes))
-		return -EINVAL;
+	if (w->chunk_bytes < CHUNK_BYTES_MIN || w->chunk_bytes > CHUNK_BYTES_MAX)
+		return -EDOM;
 	align = w->chunk_bytes >= 64 * MIB ? MIB : WIRE_PAGE_BYTES;
 	if (device < head + align)
-		return too_small(w, parts, w->chunk_bytes, align);
+		return -ENOSPC;
 	n = (device - head - (align - WIRE_PAGE_BYTES)) / (w->chunk_bytes * parts + 2 * WIRE_PAGE_BYTES);
-	if (!n)
-		return too_small(w, parts, w->chunk_bytes, align);
-	if (n > SEGMENTS_MAX)
-		return err_set(
-		    -EINVAL,
-		               "segments of %llu bytes would be %llu, and a pool has at most %u; make them %llu bytes or "
-		               "larger, or leave the choice (0)",
-		    (unsigned long long)segment_bytes, (unsigned long long)n, SEGMENTS_MAX,
-		    (unsigned long long)geom_round_up(w->bytes / SEGMENTS_MAX + 1, w->n_dev * parts * WIRE_PAGE_BYTES));
 	w->n_segments = (uint32_t)n;
+	if (!n || n > SEGMENTS_MAX)
+		return n ? -E2BIG : -ENOSPC;
 	w->checkpoint_start_bytes = w->segment_start_bytes + 2 * n * WIRE_PAGE_BYTES;
 	for (uint32_t d = 0; d < w->n_dev; d++) {
 		uint64_t start = d ? HEAD_BYTES : w->checkpoint_start_bytes + w->checkpoint_room_bytes;
@@ -311,6 +272,65 @@ static int super_lay_out(struct wire_super *w, uint64_t segment_bytes)
 		w->device_bytes[d] = w->data_start_bytes[d] + n * w->chunk_bytes * parts;
 	}
 	return 0;
+}
+
+static int does(uint32_t n_dev, uint32_t ranks, uint64_t bytes, uint64_t segment_bytes, uint64_t chunk_bytes)
+{
+	struct wire_super w = {.n_dev = n_dev, .ranks = ranks, .bytes = bytes};
+
+	return !lay_out(&w, segment_bytes) && w.chunk_bytes >= chunk_bytes;
+}
+
+uint64_t store_super_least_bytes(uint32_t n_dev, uint32_t ranks, uint64_t segment_bytes, uint64_t chunk_bytes)
+{
+	uint64_t step = (uint64_t)n_dev * WIRE_PAGE_BYTES, little = 0, enough = 1; /* in steps */
+
+	while (!does(n_dev, ranks, enough * step, segment_bytes, chunk_bytes)) {
+		little = enough;
+		enough *= 2;
+		if (enough > INT64_MAX / step)
+			return 0;
+	}
+	while (enough - little > 1) { /* for a larger pool never has smaller chunks */
+		uint64_t middle = little + (enough - little) / 2;
+
+		if (does(n_dev, ranks, middle * step, segment_bytes, chunk_bytes))
+			enough = middle;
+		else
+			little = middle;
+	}
+	return enough * step;
+}
+
+/* Why it can't be laid out so, and how it could. */
+static int refuse_layout(const struct wire_super *w, uint64_t segment_bytes, int why)
+{
+	uint64_t pieces = (uint64_t)w->n_dev * (w->shared ? w->ranks : 1);
+
+	if (why == -ENOSPC)
+		return err_set(
+		    -EINVAL,
+		               "%llu bytes are too few for a pool over %u device%s with %u rank%s%s: its metadata and one segment "
+		               "take %llu; give at least that",
+		    (unsigned long long)w->bytes, w->n_dev, w->n_dev == 1 ? "" : "s", w->ranks,
+		    w->ranks == 1 ? "" : "s", segment_bytes ? " and segments of that size" : "",
+		    (unsigned long long)store_super_least_bytes(w->n_dev, w->ranks, segment_bytes, 0));
+	if (why == -E2BIG)
+		return err_set(
+		    -EINVAL,
+		               "segments of %llu bytes would be more than the %u that a pool can have; make them %llu bytes or "
+		               "larger, or leave the choice (0)",
+		    (unsigned long long)segment_bytes, SEGMENTS_MAX,
+		    (unsigned long long)geom_round_up(w->bytes / SEGMENTS_MAX + 1, pieces * WIRE_PAGE_BYTES));
+	if (w->chunk_bytes < CHUNK_BYTES_MIN)
+		return err_set(
+		    -EINVAL,
+		               "segments of %llu bytes are too small: each is cut into %llu pieces (devices, ranks on one "
+		               "device) of at least %u bytes; give %llu or more, or leave the choice (0)",
+		    (unsigned long long)segment_bytes, (unsigned long long)pieces, CHUNK_BYTES_MIN,
+		    (unsigned long long)(pieces * CHUNK_BYTES_MIN));
+	return err_set(-EINVAL, "segments of %llu bytes are too large; give %llu or less, or leave the choice (0)",
+	               (unsigned long long)segment_bytes, (unsigned long long)(pieces * CHUNK_BYTES_MAX));
 }
 
 static int devices_check(const struct store_media *m, const struct store_format_opts *o)
@@ -390,8 +410,10 @@ static int format_plan(const struct store_media *m, const struct store_format_op
 	w->bytes = o->bytes;
 	for (uint32_t d = 0; o->paths && d < m->n_dev; d++)
 		snprintf(w->paths[d], sizeof(w->paths[d]), "%s", o->paths[d] ? o->paths[d] : "");
-	r = super_lay_out(w, o->segment_bytes);
-	if (!r && !super_makes_sense(w))
+	r = lay_out(w, o->segment_bytes);
+	if (r)
+		return refuse_layout(w, o->segment_bytes, r);
+	if (!super_makes_sense(w))
 		r = err_set(-EINVAL, "a pool of %llu bytes with segments of %llu can't be laid out",
 		            (unsigned long long)o->bytes, (unsigned long long)o->segment_bytes);
 	return r;

@@ -197,11 +197,19 @@ def test_a_format_that_is_cut_short():
     fails(2, "--size 8G", args=["format", path("sizeless")])
 
 
+def told(words, text):
+    """The number behind these words."""
+    return text.split(words)[1].split()[0].rstrip(";,.") if words in text else None
+
+
 def test_a_model_that_does_not_fit_is_told_what_would():
-    p = make_pool("tiny", "8M")
-    r = fails(2, "a larger pool", args=["replay", "--pool", p, "--no-ceiling"])
-    assert "segments" not in r.stderr.split("format ")[-1], r.stderr
-    fails(2, "larger segments", args=["replay", "--pool", make_pool("small", "64M"), "--no-ceiling"])
+    r = fails(2, "and a segment of this pool has", args=["replay", "--pool", make_pool("tiny", "8M"), "--no-ceiling"])
+    assert not told("segments of ", r.stderr), r.stderr
+    p = make_pool("enough", told("a pool of ", r.stderr))
+    run("replay", "--pool", p, "--no-ceiling", "--limit", "1", "--turns", "1")
+    r = fails(2, "a pool of ", args=["replay", "--pool", make_pool("small", "64M"), "--no-ceiling"])
+    run("format", "--overwrite", "--size", "64M", "--segment-size", told("segments of ", r.stderr), p)
+    run("replay", "--pool", p, "--no-ceiling", "--limit", "1", "--turns", "1")
 
 
 def test_a_full_disk_is_a_resource():
@@ -229,7 +237,11 @@ def test_sizes():
         fails(2, "--size", args=["format", "--size", bad, p])
     for bad in ["99999999999999999999", "99999999999T"]:
         fails(2, "--size", "large", args=["format", "--size", bad, p])
-    fails(2, args=["format", "--size", "4096", p])
+    for size in ["1", "1K", "4096", "500K"]:
+        enough = told("take ", fails(2, "too few", args=["format", "--size", size, p]).stderr)
+        run("format", "--size", enough, p)
+        assert run_json("info", p)["bytes"] == int(enough)
+        os.unlink(p)
     fails(2, args=["format", p])
     fails(2, args=["format", "--size", "64M", "--ranks", "0", p])
     fails(2, args=["format", "--size", "64M", "--ranks", "17", p])

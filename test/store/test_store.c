@@ -513,7 +513,7 @@ static void namespace_table_fills_up(void)
 	done();
 	simple_pool();
 	CHECK_EQ(store_ns_open(store, &spec, &out, &created), -EINVAL);
-	CHECK(strstr(err_text(), "larger segments"));
+	CHECK(strstr(err_text(), "segments of"));
 	spec = lane_spec("ranks", 1, 2, 4096, 2);
 	CHECK_EQ(store_ns_open(store, &spec, &out, &created), -EINVAL);
 	done();
@@ -552,6 +552,86 @@ static void a_refused_size_says_which_would_do(void)
 		if (store_format_check(&m, &o))
 			printf("# case %zu: %s\n", i, err_text());
 		CHECK_EQ(store_format_check(&m, &o), 0);
+		if (o.bytes == asked[i].bytes)
+			continue;
+		o.bytes -= 4096ull * m.n_dev; /* and not more than is needed */
+		CHECK_EQ(store_format_check(&m, &o), -EINVAL);
+	}
+}
+
+struct asked_pool {
+	uint32_t n_dev, ranks;
+	uint64_t bytes, segment_bytes;
+};
+
+/* Opens such a pool and a namespace in it. */
+static int fits(const struct asked_pool *p, const struct tutti_ns_spec *spec)
+{
+	struct store_format_opts f = {.ranks = p->ranks, .bytes = p->bytes, .segment_bytes = p->segment_bytes};
+	struct store_open_opts o = lane_open_opts();
+	struct store_ns *made;
+	struct ram_media big;
+	struct store *s;
+	int r;
+
+	ram_init(&big, p->n_dev, p->bytes / p->n_dev, 0);
+	CHECK_EQ(store_format(&big.m, &f), 0);
+	CHECK_EQ(store_open(&big.m, &o, &s), 0);
+	r = store_ns_open(s, spec, &made, NULL);
+	store_abandon(s);
+	ram_free(&big);
+	return r;
+}
+
+/* The number behind these words of the message; 0: they are not there. */
+static uint64_t told(const char *words)
+{
+	const char *at = strstr(err_text(), words);
+
+	return at ? strtoull(at + strlen(words), NULL, 10) : 0;
+}
+
+/* A refused model comes with a pool that is enough, and no larger than that. */
+static void a_model_that_does_not_fit_says_what_would_do(void)
+{
+	static const struct {
+		struct asked_pool pool;
+		uint32_t layers;
+		uint64_t object_bytes;
+		int larger, segments; /* which ways are told */
+	} asked[] = {{{1, 1, 2 << 20, 0}, 80, 65536, 1, 0},
+	             {{1, 1, 64 << 20, 0}, 80, 65536, 1, 1},
+	             {{1, 1, 64 << 20, 1 << 20}, 80, 65536, 1, 1},
+	             {{4, 2, 64 << 20, 0}, 80, 65536, 1, 1},
+	             {{3, 2, 16 << 20, 0}, 48, 9000, 1, 1},
+	             {{1, 4, 64 << 20, 0}, 80, 65536, 1, 1},
+	             {{1, 1, 4ull << 30, 0}, 320, 131072, 1, 1},
+	             {{1, 1, 1ull << 30, 0}, 1024, 1 << 20, 1, 1}, /* above what is chosen at most */
+	             {{1, 1, 8ull << 30, 0}, 1024, 1 << 20, 0, 1}};
+
+	for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++) {
+		struct asked_pool p = asked[i].pool;
+		struct tutti_ns_spec spec =
+		    lane_spec("large", asked[i].layers, 2, asked[i].object_bytes, asked[i].pool.ranks);
+		uint64_t least, segment, piece = 4096ull * p.n_dev * (p.n_dev % p.ranks ? p.ranks : 1);
+
+		CHECK_EQ(fits(&p, &spec), -EINVAL);
+		least = told("pool of ");
+		segment = told("segments of ");
+		CHECK_EQ(least != 0, asked[i].larger);
+		CHECK_EQ(segment != 0, asked[i].segments);
+		if (strstr(err_text(), ", with segments")) { /* both at once */
+			p.bytes = least;
+			least = 0;
+		}
+		p.segment_bytes = segment;
+		CHECK_EQ(segment ? fits(&p, &spec) : 0, 0);
+		p.segment_bytes -= piece;
+		CHECK_EQ(segment ? fits(&p, &spec) : -EINVAL, -EINVAL);
+		p = (struct asked_pool){p.n_dev, p.ranks, least, 0};
+		CHECK_EQ(least ? fits(&p, &spec) : 0, 0);
+		p.bytes -= 4096ull * p.n_dev;
+		CHECK_EQ(least ? fits(&p, &spec) : -EINVAL, -EINVAL);
 	}
 }
 
@@ -573,6 +653,7 @@ int main(void)
 	CHECK_RUN(view_is_what_the_store_has);
 	CHECK_RUN(wrong_devices_are_named);
 	CHECK_RUN(a_refused_size_says_which_would_do);
+	CHECK_RUN(a_model_that_does_not_fit_says_what_would_do);
 	CHECK_RUN(namespace_table_fills_up);
 	return check_end();
 }
