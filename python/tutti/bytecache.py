@@ -3,15 +3,14 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import threading
 
-from ._call import Buffer, Paths, finish_with, integers_of, path_list, whole
+from ._call import Buffer, Paths, finish_with, integers_of, whole
 from ._native import ffi, lib
-from .errors import DeadLaneError, ExistsError, InvalidError, NoSpaceError
+from .errors import DeadLaneError, InvalidError, NoSpaceError
 from .lane import Lane
 from .memory import KvMemory
-from .pool import Namespace, Pool
+from .pool import Namespace, Pool, open_or_make
 from .spec import NamespaceSpec
 
 _LENGTH_BYTES = 8
@@ -44,14 +43,8 @@ class ByteCache:
         memory = KvMemory(1, 1, room)
         spec = NamespaceSpec(model=f"values: {kind}", weights=hashlib.sha256(kind.encode()).digest(), kv_dtype="bytes",
                              backend="none", block_tokens=1, kv_heads=1, head_size=value_bytes)
-        if size is not None and not os.path.exists(path_list(paths)[0]):
-            try:
-                Pool.format(paths, size)
-            except ExistsError:
-                pass  # another process was faster
-        pool = Pool.open(paths)
+        pool, namespace, _ = open_or_make(paths, size, spec.with_layout(memory.layout))
         try:
-            namespace = pool.namespace(spec.with_layout(memory.layout))
             lane = Lane.open(paths, namespace.digest)
             try:
                 lane.register(memory.layout)

@@ -30,7 +30,7 @@ from ._native import ffi, lib
 from .errors import DeadLaneError, DeadlineError, InvalidError, NoSpaceError, TuttiError
 from .lane import Lane, Plan
 from .layout import KvLayout
-from .pool import Namespace, Pool, lease_of
+from .pool import Namespace, lease_of, open_or_make
 from .spec import NamespaceSpec
 
 if TYPE_CHECKING:
@@ -155,14 +155,12 @@ class TuttiStorage(HiCacheStorage):
             backend=f"sglang:{self._extra.get('backend', 'any')}:{self.rank or 'alone'}", block_tokens=self.page_size,
             kv_heads=max(1, int(getattr(mem_pool_host, "head_num", 1))),
             head_size=max(1, int(getattr(mem_pool_host, "head_dim", 0) or getattr(mem_pool_host, "kv_cache_dim", 1))))
-        made = not os.path.exists(self.path)
-        if made:
-            if not self._extra.get("size"):
-                raise _refuse(f'there is no pool at {self.path}; give "size" to have one made')
-            Pool.format(self.path, self._extra["size"])
-        self.pool = Pool.open(self.path)
+        size = self._extra.get("size") or None
+        if size is None and not os.path.exists(self.path):
+            raise _refuse(f'there is no pool at {self.path}; give "size" to have one made')
+        self.namespace: Namespace
+        self.pool, self.namespace, made = open_or_make(self.path, size, spec.with_layout(self.layout))
         try:
-            self.namespace: Namespace = self.pool.namespace(spec.with_layout(self.layout))
             self._reader, self._writer = self._lane(), self._lane()
         except BaseException:
             self.pool.close()

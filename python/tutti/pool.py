@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 from ._call import (Buffer, Handle, Paths, Progress, Told, check, duration_ns, finish_with, key_of, keys_of, path_list,
                     paths_of, whole)
 from ._native import ffi, lib
-from .errors import InvalidError, NotFoundError
+from .errors import ExistsError, InvalidError, NotFoundError
 from .spec import NamespaceSpec, keys
 
 _CONTROLLERS = {"auto": 0, "virt": 1, "model": 2, "null": 3}
@@ -331,6 +332,38 @@ class Pool:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def open_or_make(paths: Paths, size: int | str | None, spec: NamespaceSpec, *, ranks: int = 1,
+                 **how: Any) -> tuple[Pool, Namespace, bool]:
+    """The pool at `paths`, and the namespace in it; True: there was none, and it was made with `size`.
+
+    One that was made here and has no room for a block of `spec` is removed again, so that a larger size makes another.
+    how: as of Pool.open. Errors: as Pool.format, Pool.open, Pool.namespace.
+    """
+    names, made = path_list(paths), False
+    if size is not None and not any(os.path.exists(name) for name in names):
+        try:
+            Pool.format(names, size, ranks=ranks)
+            made = True
+        except ExistsError:
+            pass  # another process was faster
+        except InvalidError as e:
+            raise InvalidError(errno.EINVAL, f"a pool of size {size!r} at {names[0]}: {e.strerror}") from None
+    pool = Pool.open(names, **how)
+    try:
+        return pool, pool.namespace(spec), made
+    except InvalidError as e:
+        pool.close()
+        if not made:
+            raise
+        for name in names:
+            os.unlink(name)
+        raise InvalidError(errno.EINVAL, f"{e.strerror}. The pool of size {size!r} that was just made at {names[0]} is "
+                                         "removed again; give a larger size") from None
+    except BaseException:
+        pool.close()
+        raise
 
 
 class Namespace:

@@ -14,6 +14,7 @@ import pytest
 
 import tutti
 from conftest import Both, random_memory, spec_of
+from tutti.vllm.options import options_of
 
 LAYERS, BLOCKS, BYTES = 4, 32, 16384
 
@@ -550,3 +551,33 @@ def test_what_c_tells_is_told(cls, name):
 
 def test_repair_of_a_sound_pool(both):
     assert both.pool.repair() == 0 and both.pool.info().healed_copies == 0
+
+
+def told(words, error):
+    """The number behind these words of the message."""
+    return int(str(error.value).split(words)[1].split()[0].rstrip(";,."))
+
+
+def test_a_size_that_is_too_small_says_which_is_enough(tmp_path):
+    path = tmp_path / "pool"
+    with pytest.raises(tutti.InvalidError, match="size '1K' at .*pool: 1024 bytes are too few") as e:
+        tutti.ByteCache.open(path, 5 << 20, size="1K")
+    enough = told("take ", e)
+    for size in (enough, "16M"):  # of a pool, not of one that holds such values
+        with pytest.raises(tutti.InvalidError, match=f"size '?{size}'? .*removed again") as e:
+            tutti.ByteCache.open(path, 5 << 20, size=size)
+        assert not path.exists()
+    enough = told("a pool of ", e)
+    with tutti.ByteCache.open(path, 5 << 20, size=enough) as cache:
+        assert cache.put("a", b"b" * (5 << 20))
+    with pytest.raises(tutti.InvalidError, match="a segment of this pool") as e:  # one that was there stays
+        tutti.ByteCache.open(path, 50 << 20, size=enough)
+    assert path.exists() and "removed" not in str(e.value)
+
+
+def test_sizes_among_the_options_of_vllm():
+    assert options_of({"pool": "p", "size": "1.5G"}).size == 3 << 29
+    assert options_of({"pool": "p", "size": 4096, "read_bytes_per_s": "2G"}).read_bytes_per_s == 2 << 30
+    for bad in ("inf", "nan", "-1G", -1, "much", "", 1.5, True, "4Q"):
+        with pytest.raises(ValueError, match='tutti: "size": '):
+            options_of({"pool": "p", "size": bad})

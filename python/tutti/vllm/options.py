@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..errors import TuttiError
+from ..pool import parse_bytes
+
 MODES = ("async", "layerwise")
 STORES = ("all", "prompts", "none")
 
@@ -31,17 +34,11 @@ class Options:
         return self.mode == "layerwise"
 
 
-def parse_bytes(text: Any) -> int:
-    """4G, "512MiB", 64k or a number -> bytes, by powers of 1024."""
-    if isinstance(text, int) and not isinstance(text, bool):
-        return text
-    units = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-    raw = str(text).strip().lower().removesuffix("ib").removesuffix("b")
-    unit = raw[-1:] if raw[-1:] in units else ""
+def _bytes(name: str, value: Any) -> int:
     try:
-        return int(float(raw.removesuffix(unit)) * 1024 ** units[unit])
-    except ValueError:
-        raise ValueError(f"tutti: {text!r} is no size; write for example \"100G\"") from None
+        return parse_bytes(value)
+    except TuttiError as e:
+        raise ValueError(f'tutti: "{name}": {e.strerror}') from None
 
 
 def options_of(extra: Mapping[str, Any]) -> Options:
@@ -56,8 +53,8 @@ def options_of(extra: Mapping[str, Any]) -> Options:
         raise ValueError('tutti: kv_connector_extra_config needs "pool": a path (and "size", to make it on first use)')
     values["pool"] = (pool,) if isinstance(pool, str) else tuple(pool)
     if values.get("size") is not None:
-        values["size"] = parse_bytes(values["size"])
-    values["read_bytes_per_s"] = parse_bytes(values.get("read_bytes_per_s", 0))
+        values["size"] = _bytes("size", values["size"])
+    values["read_bytes_per_s"] = _bytes("read_bytes_per_s", values.get("read_bytes_per_s", 0))
     if isinstance(values.get("recompute_break_even"), bool):
         values["recompute_break_even"] = "auto" if values["recompute_break_even"] else "off"
     options = Options(**values)

@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from .. import KvLayout, KvMemory, Lane, ModelTiming, NamespaceSpec, Pool
+from ..pool import open_or_make
 from .breakeven import Rates
 from .events import Events
 from .identity import CACHE, files_digest, weights_digest
@@ -136,14 +137,10 @@ def open_store(config: Any, options: Options, facts: list[Facts], layerwise: boo
     ranks = config.parallel_config.tensor_parallel_size
     if len(facts) != ranks or any(f != facts[0] for f in facts):
         raise ValueError(f"tutti: {ranks} ranks are needed, all with the same KV layout; {len(facts)} told theirs: {facts}")
-    paths, made = paths_of(config, options), False
-    if options.size is not None and not any(os.path.exists(p) for p in paths):
-        Pool.format(paths, options.size, ranks=ranks)
-        made = True
-    pool = Pool.open(paths, **_timing(options))
+    block_tokens = config.cache_config.block_size
+    pool, ns, made = open_or_make(paths_of(config, options), options.size, spec_of(config, options, facts[0], block_tokens),
+                                  ranks=ranks, **_timing(options))
     try:
-        block_tokens = config.cache_config.block_size
-        ns = pool.namespace(spec_of(config, options, facts[0], block_tokens))
         block_bytes = facts[0].layers * facts[0].objects_per_layer * facts[0].object_bytes
         rates = Rates(block_tokens, block_bytes, options.recompute_break_even == "auto",
                       CACHE / f"rates-{pool.info().uuid.hex()[:16]}-{ns.digest.hex()[:16]}.json")
