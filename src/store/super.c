@@ -232,8 +232,8 @@ static uint64_t choose_chunk(uint64_t range)
 	return chunk < least ? least : chunk / WIRE_PAGE_BYTES * WIRE_PAGE_BYTES;
 }
 
-/* Fills w's geometry from bytes, n_dev, ranks. -ENOSPC: too few bytes; -EDOM: too small segments, too large ones; -E2BIG:
- * too many. */
+/* Fills w's geometry from bytes, n_dev, ranks. -ENOSPC: too few bytes; -EDOM: segments too small or too large; -E2BIG:
+ * too many of them. */
 static int lay_out(struct wire_super *w, uint64_t segment_bytes)
 {
 	uint64_t device = w->bytes / w->n_dev / WIRE_PAGE_BYTES * WIRE_PAGE_BYTES;
@@ -310,16 +310,16 @@ static int refuse_layout(const struct wire_super *w, uint64_t segment_bytes, int
 	if (why == -ENOSPC)
 		return err_set(
 		    -EINVAL,
-		               "%llu bytes are too few for a pool over %u device%s with %u rank%s%s: its metadata and one segment "
-		               "take %llu; give at least that",
+		               "%llu bytes are too few for a pool over %u device%s with %u rank%s%s: its metadata and one "
+		               "segment take %llu; give at least that",
 		    (unsigned long long)w->bytes, w->n_dev, w->n_dev == 1 ? "" : "s", w->ranks,
 		    w->ranks == 1 ? "" : "s", segment_bytes ? " and segments of that size" : "",
 		    (unsigned long long)store_super_least_bytes(w->n_dev, w->ranks, segment_bytes, 0));
 	if (why == -E2BIG)
 		return err_set(
 		    -EINVAL,
-		               "segments of %llu bytes would be more than the %u that a pool can have; make them %llu bytes or "
-		               "larger, or leave the choice (0)",
+		               "segments of %llu bytes would be more than the %u that a pool can have; make them %llu bytes "
+		               "or larger, or leave the choice (0)",
 		    (unsigned long long)segment_bytes, SEGMENTS_MAX,
 		    (unsigned long long)geom_round_up(w->bytes / SEGMENTS_MAX + 1, pieces * WIRE_PAGE_BYTES));
 	if (w->chunk_bytes < CHUNK_BYTES_MIN)

@@ -138,8 +138,8 @@ def open_store(config: Any, options: Options, facts: list[Facts], layerwise: boo
     if len(facts) != ranks or any(f != facts[0] for f in facts):
         raise ValueError(f"tutti: {ranks} ranks are needed, all with the same KV layout; {len(facts)} told theirs: {facts}")
     block_tokens = config.cache_config.block_size
-    pool, ns, made = open_or_make(paths_of(config, options), options.size, spec_of(config, options, facts[0], block_tokens),
-                                  ranks=ranks, **_timing(options))
+    spec = spec_of(config, options, facts[0], block_tokens)
+    pool, ns, made = open_or_make(paths_of(config, options), options.size, spec, ranks=ranks, **_timing(options))
     try:
         block_bytes = facts[0].layers * facts[0].objects_per_layer * facts[0].object_bytes
         rates = Rates(block_tokens, block_bytes, options.recompute_break_even == "auto",
