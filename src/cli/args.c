@@ -251,17 +251,24 @@ static size_t make_tables(const struct cli_verb *verb, struct option *longs, cha
 	return n;
 }
 
+int cli_stray(const struct cli_call *call, unsigned i, const char *takes)
+{
+	return misused(call, "'%s' is not taken; %s%s.", call->operands[i],
+	               *takes ? "all that it takes is " : "it takes no operands", takes);
+}
+
 static int check_operands(const struct cli_call *call, unsigned n)
 {
 	const struct cli_verb *verb = call->verb;
 
+	for (unsigned i = 0; i < n; i++)
+		if (!*call->operands[i])
+			return misused(call, "operand %u is empty.", i + 1);
 	if (n >= verb->operands_min && n <= verb->operands_max)
 		return CLI_DONE;
 	if (n < verb->operands_min)
 		return misused(call, "%s is missing.", verb->operands);
-	if (verb->operands_max == 0)
-		return misused(call, "it takes no operands, but got %u.", n);
-	return misused(call, "%u operands are too many; it takes %s.", n, verb->operands);
+	return cli_stray(call, verb->operands_max, verb->operands);
 }
 
 int cli_wants_json(int argc, char **argv)

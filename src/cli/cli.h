@@ -46,6 +46,10 @@ struct cli_option {
 	"Who runs the I/O kernels, and computes: CPU threads (host), or a GPU (cuda), whose memory is the KV memory then. " \
 	"Default: the GPU if there is one and this build has CUDA (auto)."
 
+/* What POOL... stands for, in the description of each verb that takes it. */
+#define CLI_POOL_HELP \
+	"\n\nPOOL... is one pool: any one of its paths, or, if they have moved since the format, all of them in order."
+
 struct cli_call;
 
 struct cli_verb {
@@ -79,6 +83,8 @@ extern const size_t cli_n_verbs;
 
 /* Parses argv[1..] by the verb's table. Returns CLI_DONE, CLI_USAGE (already explained), or -1: help was asked for. */
 int cli_parse(const struct cli_verb *verb, int argc, char **argv, void *args, struct cli_call *call);
+/* Refuses operand i by name. takes: those that are taken, "" for none. */
+int cli_stray(const struct cli_call *call, unsigned i, const char *takes);
 /* 1 if argv[1..] asks for JSON: known before it is parsed, so that a refusal of it is JSON too. */
 int cli_wants_json(int argc, char **argv);
 /* The word nearest to `word`, or NULL if none is near: for "did you mean". */

@@ -75,6 +75,9 @@ static int run_help(const struct cli_call *call)
 
 	if (call->n_operands && !verb)
 		return unknown_verb(call->operands[0], call->json);
+	if (a->completion && (a->man || call->n_operands))
+		return a->man ? cli_complain(call, CLI_USAGE, "--man or --completion, not both")
+		              : cli_stray(call, 0, "");
 	if (a->completion)
 		cli_completion_bash(stdout);
 	else if (a->man)

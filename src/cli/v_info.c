@@ -239,7 +239,8 @@ const struct cli_verb verb_info = {
         "its blocks. A pool that was not closed cleanly is recovered first. Exit status 1 if that open found anything "
         "damaged, mended by it or not, as 'tutti verify' does.\n\n"
         "A pool that another process has open is looked at from outside: nothing is written or mended, that process is "
-        "named, and what it alone knows (how many blocks there are) is left out, in JSON null. Exit status 0.",
+        "named, and what it alone knows (how many blocks there are) is left out, in JSON null. Exit status "
+        "0." CLI_POOL_HELP,
     .example = "tutti info /var/cache/kv.pool\n"
                "tutti info --format json /var/cache/kv.pool | jq .held_by.pid",
     .operands_min = 1,

@@ -191,7 +191,7 @@ const struct cli_verb verb_lookup = {
     .summary = "Say how long a prefix of a prompt a pool holds.",
     .description =
         "Takes a chain of keys, or the token ids of a prompt, and prints how many leading blocks are in the pool. "
-                   "Reads no payload. A miss is an answer, not a fault: exit status 0.",
+                   "Reads no payload. A miss is an answer, not a fault: exit status 0." CLI_POOL_HELP,
     .example = "tutti lookup --tokens prompt.txt /var/cache/kv.pool\n"
                "tutti ls /var/cache/kv.pool | head -1 | cut -d' ' -f1 | tutti lookup --keys - /var/cache/kv.pool",
     .options = lookup_options,

@@ -71,18 +71,30 @@ static int done(const struct cli_call *call, int result, const char *what, const
 
 static int run_nvme(const struct cli_call *call)
 {
+	static const struct {
+		const char *word, *takes;
+		unsigned n;
+	} deeds[] = {{"list", "list", 1}, {"claim", "claim FUNCTION SERIAL", 3}, {"release", "release FUNCTION", 2}};
 	const struct nvme_args *args = call->args;
-	const char *what = call->operands[0];
+	const char *function = call->n_operands > 1 ? call->operands[1] : "";
+	unsigned i = 0;
 
-	if (!strcmp(what, "list") && call->n_operands == 1)
+	while (i < 3 && strcmp(call->operands[0], deeds[i].word))
+		i++;
+	if (i == 3)
+		return cli_complain(call, CLI_USAGE, "'%s' is none of list, claim, release\nSee 'tutti nvme --help'.",
+		                    call->operands[0]);
+	if (call->n_operands > deeds[i].n)
+		return cli_stray(call, deeds[i].n, deeds[i].takes);
+	if (call->n_operands < deeds[i].n)
+		return cli_complain(call, CLI_USAGE, "use it as: tutti nvme %s\nSee 'tutti nvme --help'.",
+		                    deeds[i].takes);
+	if (i == 0)
 		return list(call);
-	if (!strcmp(what, "claim") && call->n_operands == 3)
-		return done(
-		    call, tutti_nvme_claim(call->operands[1], call->operands[2], (enum tutti_nvme_driver)args->driver),
+	if (i == 1)
+		return done(call, tutti_nvme_claim(function, call->operands[2], (enum tutti_nvme_driver)args->driver),
 		            "claiming", "claimed");
-	if (!strcmp(what, "release") && call->n_operands == 2)
-		return done(call, tutti_nvme_release(call->operands[1]), "releasing", "released");
-	return cli_complain(call, CLI_USAGE, "use it as: nvme list, nvme claim FUNCTION SERIAL, nvme release FUNCTION");
+	return done(call, tutti_nvme_release(function), "releasing", "released");
 }
 
 const struct cli_verb verb_nvme = {

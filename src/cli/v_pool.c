@@ -107,7 +107,7 @@ const struct cli_verb verb_ls = {
     .summary = "List the committed blocks of a namespace.",
     .description =
         "Prints a line for each committed block: key, parent key ('-' for the first block of a chain), depth in its "
-                   "chain, slot. In no order.",
+                   "chain, slot. In no order." CLI_POOL_HELP,
     .example = "tutti ls --limit 10 /var/cache/kv.pool",
     .options = ls_options,
     .n_options = sizeof(ls_options) / sizeof(ls_options[0]),
@@ -231,7 +231,7 @@ const struct cli_verb verb_verify = {
     .description =
         "Reads every committed block and compares headers and checksums, and says what of the pool's own records was "
         "damaged when it was opened. Exit status 1 if anything was, repaired or not; what is repaired is not found "
-        "again. CPU threads do the reading, whatever executor the engine uses.",
+        "again. CPU threads do the reading, whatever executor the engine uses." CLI_POOL_HELP,
     .example = "tutti verify --repair /var/cache/kv.pool",
     .options = verify_options,
     .n_options = sizeof(verify_options) / sizeof(verify_options[0]),
@@ -302,7 +302,7 @@ const struct cli_verb verb_clear = {
     .summary = "Empty a namespace, or all of them.",
     .description =
         "Empties a namespace at once, durably; its space comes back as it is needed. With --remove it also leaves the "
-        "list of namespaces. The pool's size and its other namespaces stay as they are.",
+        "list of namespaces. The pool's size and its other namespaces stay as they are." CLI_POOL_HELP,
     .example = "tutti clear --namespace 0 /var/cache/kv.pool",
     .options = clear_options,
     .n_options = sizeof(clear_options) / sizeof(clear_options[0]),

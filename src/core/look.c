@@ -45,7 +45,7 @@ static int read_records(struct look *l)
 		if (!rc)
 			rc = store_probe(media_table(l->media), 0, &l->probe);
 	}
-	return rc ? err_prefix(rc, "%s", l->pool.path[0]) : 0;
+	return rc ? pool_blame(&l->pool, rc) : 0;
 }
 
 int tutti_pool_look(const struct tutti_store_opts *opts, tutti_pool_look_fn fn, void *arg)

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,6 +13,8 @@
 #include "core/lock.h"
 #include "core/path.h"
 #include "ctrl/nvme_ctrl.h"
+
+#define BLAMED_BYTES 256
 
 static const struct ctrl_io_ops *test_io_ops;
 static void *test_io_arg;
@@ -265,6 +268,16 @@ int pool_open(const struct pool_opts *o, struct pool *p)
 }
 
 void pool_close(struct pool *p) { close_all(p); }
+
+int pool_blame(const struct pool *p, int rc)
+{
+	char names[BLAMED_BYTES];
+	size_t n = 0;
+
+	for (uint32_t i = 0; i < p->n_dev && n < sizeof(names); i++)
+		n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", i ? ", " : "", p->path[i]);
+	return err_prefix(rc, "%s%s", p->n_dev ? names : "", n < sizeof(names) ? "" : "...");
+}
 
 int pool_own(const struct pool *p, const char *call)
 {

@@ -50,6 +50,8 @@ void pool_use_blocks(uint32_t lba_bytes, uint32_t mdts_bytes);
  * one device under two names. -EACCES...: a path.
  */
 int pool_open(const struct pool_opts *o, struct pool *p);
+/* Puts the names of its devices before the message. Returns rc. */
+int pool_blame(const struct pool *p, int rc);
 void pool_close(struct pool *p);
 /* -EINVAL: it was opened before a fork, and this is the child, which can't even close it. `call` is for the message. */
 int pool_own(const struct pool *p, const char *call);

@@ -104,7 +104,7 @@ static int open_store(struct tutti_store *s, const struct tutti_store_opts *o)
 	so.owner_host = host;
 	rc = store_open(media_table(s->media), &so, &s->st);
 	if (rc)
-		return err_prefix(rc, "%s", s->pool.path[0]);
+		return pool_blame(&s->pool, rc);
 	/* A lane may have come in after the look above and before the new epoch was on the medium: it believes in the
 	 * old one. */
 	rc = wait_lanes(s, store_epoch(s->st), wait_ns);

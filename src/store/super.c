@@ -113,7 +113,11 @@ int store_super_check_devices(const struct store_media *m, const struct wire_sup
 	int r = 0;
 
 	if (m->n_dev != super->n_dev)
-		return err_set(-ENODEV, "the pool has %u devices, %u were given", super->n_dev, m->n_dev);
+		return err_set(
+		    -ENODEV,
+		               "the first is of a pool of %u device%s, and %u were given; name one pool alone: any one of "
+		               "its paths, or all of them in order",
+		    super->n_dev, super->n_dev == 1 ? "" : "s", m->n_dev);
 	w = malloc(sizeof(*w));
 	if (!w)
 		return err_set(-ENOMEM, "no memory to read a superblock");

@@ -197,6 +197,23 @@ def test_a_format_that_is_cut_short():
     fails(2, "--size 8G", args=["format", path("sizeless")])
 
 
+def test_stray_operands_are_refused_by_name():
+    a, b, c = (make_pool(name, "8M") for name in ("one", "other", "third"))
+    for verb in ["info", "ls", "verify"]:
+        fails(3, f"{a}, {b}, {c}: ", "pool of 1 device, and 3 were given", "one pool alone", args=[verb, a, b, c])
+        assert "POOL... is one pool" in " ".join(run(verb, "--help").stdout.split())
+    both = [path("left"), path("right")]
+    run("format", "--size", "16M", *both)
+    fails(3, f"{both[0]}, {a}: device 1 belongs to another pool", args=["info", both[0], a])
+    for words in ["demo x", "bench x", "replay x", "version x", "doctor . x", "help info x", "help --completion info",
+                  "nvme list x", "nvme release y x", "nvme claim y z x"]:
+        fails(2, f"'{words.split()[-1]}' is not taken", args=words.split())
+    fails(2, "nvme claim FUNCTION SERIAL", args=["nvme", "claim", "y"])
+    fails(2, "'frob' is none of list, claim, release", args=["nvme", "frob"])
+    fails(2, "not both", args=["help", "--man", "--completion"])
+    fails(2, "operand 1 is empty", args=["info", ""])
+
+
 def told(words, text):
     """The number behind these words."""
     return text.split(words)[1].split()[0].rstrip(";,.") if words in text else None
