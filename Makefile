@@ -22,7 +22,7 @@ BENCH_ARGS =
 
 ROOMS = base port geom dev map store ring exec ctrl sched core
 # Rooms whose tests run under ThreadSanitizer: code that several threads share.
-TSAN_ROOMS = port dev ctrl ring exec core
+TSAN_ROOMS = base port dev ctrl ring exec core
 
 # One source of the version: include/tutti/tutti.h.
 version_of = $(shell sed -n 's/^.define TUTTI_VERSION_$(1) //p' include/tutti/tutti.h)
