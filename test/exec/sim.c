@@ -19,7 +19,7 @@
 
 #define STACK_BYTES 131072u
 #define DYNAMIC_BYTES (256u << 10)
-#define COPIES_MAX 64u
+#define COPIES_MAX 512u
 #define MEETINGS 16u /* 0: the block; 1: the summers; from 2 on: warps */
 
 enum { LOOP = 0, COPIER, SUMMERS, CLASSES };
@@ -65,7 +65,7 @@ struct block {
 	uint32_t waiter;
 	/* Of the seed. */
 	uint64_t random;
-	uint32_t slow_class, copy_chance;
+	uint32_t slow_class, copy_chance, land_chance; /* one in so many */
 	uint64_t asked_at;
 	struct sim_counts counts;
 };
@@ -312,9 +312,10 @@ static int wait_is_over(void)
 /* One of them gets on: in at once; out in two steps, with other threads' turns between. */
 static void copies_move(void)
 {
-	uint32_t i = draw(self->n_copies);
-	struct copy *c = &self->copies[i];
+	struct copy *c = &self->copies[draw(self->n_copies)];
 
+	if (c->out && c->has_read && draw(self->land_chance))
+		return;
 	if (c->out && !c->has_read) {
 		c->held = malloc(c->bytes);
 		memcpy(c->held, c->src, c->bytes);
@@ -455,6 +456,7 @@ static void block_run(const struct io_params *p, uint32_t index, uint32_t n)
 	self->size.x = opts.small ? IO_SMALL_THREADS : IO_THREADS;
 	self->slow_class = draw(CLASSES + 1); /* or none */
 	self->copy_chance = 1u << draw(10);
+	self->land_chance = 1u << draw(8);
 	for (uint32_t i = 0; i < self->size.x; i++)
 		thread_begin(i);
 	self->now = pick();

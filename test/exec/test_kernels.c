@@ -154,6 +154,48 @@ static void damage(int small)
 static void one_bit_fails_one_block_with_movers(void) { damage(0); }
 static void one_bit_fails_one_block_small(void) { damage(1); }
 
+/* ---- several plans in one kernel ---- */
+
+#define PLANS 3u /* one more than a kernel has near */
+
+static void plans_share_kernels(void)
+{
+	struct tutti_key keys[PLANS][N];
+	struct tutti_lease resv[PLANS];
+	struct tutti_plan *p[PLANS];
+	struct rig_shape shape = plain;
+	uint64_t blocks[PLANS][N];
+	size_t hit, bad;
+	struct rig r;
+
+	shape.blocks = 128;
+	sim_use(&(struct sim_opts){.seed = 3});
+	rig_up(&r, &shape);
+	for (uint32_t k = 0; k < PLANS; k++) {
+		rig_keys(&r, k + 1, N, keys[k]);
+		for (size_t i = 0; i < N; i++) {
+			blocks[k][i] = i * PLANS + k;
+			rig_fill(&r, 0, blocks[k][i], &keys[k][i]);
+		}
+	}
+	rig_push(&r, 0);
+	for (uint32_t k = 0; k < PLANS; k++)
+		p[k] = gpu_lab_plan(&r, TUTTI_STORE, keys[k], blocks[k], &resv[k]);
+	for (uint32_t l = 0; l < shape.layers; l++)
+		for (uint32_t k = 0; k < PLANS; k++)
+			CHECK_EQ(tutti_store_layer(p[k], l), 0);
+	for (uint32_t k = 0; k < PLANS; k++)
+		CHECK_EQ(gpu_lab_end(&r, p[k], &resv[k]), 0);
+	for (uint32_t k = 0; k < PLANS; k++) {
+		rig_wipe(&r, 0);
+		CHECK_EQ(rig_retrieve(&r, keys[k], N, blocks[k], 0, &hit, &bad), 0);
+		CHECK_EQ(hit - bad, N);
+		for (size_t i = 0; i < N; i++)
+			CHECK_EQ(rig_wrong(&r, 0, blocks[k][i], &keys[k][i]), 0);
+	}
+	rig_down(&r);
+}
+
 /* ---- what is under way ---- */
 
 /* Stores and retrieves; what was counted of either. */
@@ -232,13 +274,14 @@ int main(int argc, char **argv)
 #if defined(__SANITIZE_THREAD__)
 	CHECK_RUN(fibers);
 	(void)every_byte_with_movers, (void)every_byte_small, (void)one_bit_fails_one_block_with_movers;
-	(void)one_bit_fails_one_block_small, (void)no_more_on_the_link_than_allowed;
+	(void)one_bit_fails_one_block_small, (void)plans_share_kernels, (void)no_more_on_the_link_than_allowed;
 	(void)a_layer_does_not_wait_for_later_ones;
 #else
 	CHECK_RUN(every_byte_with_movers);
 	CHECK_RUN(every_byte_small);
 	CHECK_RUN(one_bit_fails_one_block_with_movers);
 	CHECK_RUN(one_bit_fails_one_block_small);
+	CHECK_RUN(plans_share_kernels);
 	CHECK_RUN(no_more_on_the_link_than_allowed);
 	CHECK_RUN(a_layer_does_not_wait_for_later_ones);
 #endif
