@@ -10,6 +10,8 @@
 #include <time.h>
 
 #include "check.h"
+#include "core/engine_int.h"
+#include "core/lane.h"
 #include "core/pool.h"
 #include "core/rig.h"
 #include "core/scratch.h"
@@ -93,6 +95,62 @@ static void in_place_large_objects(void)
 	                              .order = "LB",
 	                              .pool_bytes = 512u << 20,
 	                              .controller = TUTTI_CTRL_MODEL});
+}
+
+/* ---- what lies between objects on the medium ---- */
+
+#define ODD_BYTES 5003u
+#define TAIL_BYTES 48u
+
+/* How many bytes behind the end of each object, up to the next 512, are not 0. Checks that all n tails are there. */
+static size_t dirt(const struct rig *r, const uint64_t *blocks, size_t n)
+{
+	FILE *f = fopen(r->paths[0], "rbe");
+	uint8_t *pool = malloc(r->shape.pool_bytes);
+	size_t dirty = 0;
+
+	CHECK(f && pool && fread(pool, 1, r->shape.pool_bytes, f) == r->shape.pool_bytes && !fclose(f));
+	for (size_t i = 0; i < n * r->shape.layers; i++) {
+		const struct tutti_kv_layout *kv = &r->kv[0];
+		const uint8_t *tail = (const uint8_t *)kv->layer_base[i % r->shape.layers] +
+		                      blocks[i / r->shape.layers] * kv->block_stride + ODD_BYTES - TAIL_BYTES;
+		const uint8_t *at = memmem(pool, r->shape.pool_bytes, tail, TAIL_BYTES);
+
+		CHECK(at);
+		for (at += TAIL_BYTES; (at - pool) % 512; at++)
+			dirty += *at != 0;
+	}
+	free(pool);
+	return dirty;
+}
+
+static void nothing_of_ours_lies_between_objects(void)
+{
+	struct rig_shape shape = {.accel = &fake_gpu_accel,
+	                          .layers = 3,
+	                          .blocks = 64,
+	                          .segment_bytes = ODD_BYTES,
+	                          .order = "LB",
+	                          .pool_bytes = 16u << 20};
+	struct tutti_key keys[N];
+	uint64_t blocks[N];
+	struct engine *e;
+	size_t stored;
+	struct rig r;
+
+	rig_up(&r, &shape);
+	e = r.lane[0]->engine;
+	for (uint32_t i = 0; i < ENGINE_STREAMS * e->o.blocks; i++) {
+		struct dev_block *b = &e->streams[i / e->o.blocks].blocks[i % e->o.blocks]->dev;
+
+		memset(b->bounce, 0xff, b->n_bounce * b->bounce_bytes);
+	}
+	rig_keys(&r, 1, N, keys);
+	gpu_lab_scatter(blocks, shape.blocks, 1);
+	CHECK_EQ(rig_store(&r, keys, N, blocks, &stored), 0);
+	CHECK_EQ(stored, N);
+	CHECK_EQ(dirt(&r, blocks, N), 0);
+	rig_down(&r);
 }
 
 /* ---- stores that wait for a stream ---- */
@@ -373,6 +431,7 @@ static void all(void)
 	CHECK_RUN(in_place);
 	CHECK_RUN(in_place_odd_objects);
 	CHECK_RUN(in_place_large_objects);
+	CHECK_RUN(nothing_of_ours_lies_between_objects);
 	CHECK_RUN(a_store_waits_for_its_stream);
 	CHECK_RUN(a_stream_that_never_comes_fails_its_store);
 	CHECK_RUN(only_what_is_lost_fails_remote);
