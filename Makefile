@@ -111,7 +111,7 @@ FORCE:
 $(BUILD)/obj/test/%.o $(BUILD)/obj/bench/micro/%.o $(BUILD)/obj/bench/gpu/%.o: private CPPFLAGS += $(TEST_CPPFLAGS)
 
 # The GPU's kernels, compiled for a CPU (test/exec/sim.h): what CUDA has is found in sim first.
-SIM_OBJ = $(addprefix $(BUILD)/obj/test/exec/,sim.o sim_large.o sim_small.o)
+SIM_OBJ = $(addprefix $(BUILD)/obj/test/exec/,sim.o sim_threads.o sim_large.o sim_small.o)
 $(SIM_OBJ): private CPPFLAGS := -Itest/exec/sim $(CPPFLAGS) $(TEST_CPPFLAGS) -DIO_SUMMER_WARPS=2u
 $(SIM_OBJ): private CFLAGS += -fno-strict-aliasing -Wno-unknown-pragmas -Wno-maybe-uninitialized -Wno-unused-variable
 

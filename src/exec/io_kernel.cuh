@@ -4,6 +4,7 @@
 #ifndef TUTTI_EXEC_IO_KERNEL_CUH
 #define TUTTI_EXEC_IO_KERNEL_CUH
 
+#include <stddef.h>
 #include <string.h>
 
 #include "dev/io.h"
@@ -91,7 +92,7 @@ static __device__ void io_begin(const struct io_params *p, struct dev_block *b, 
 	n = b->n_cmds;
 	io_copy8(at, b->cmds, n * (uint32_t)sizeof(struct dev_cmd));
 	io_copy8(io_header_bad(at, n) + 2 * n, b->bounce_next, (b->n_bounce + 4u) / 4 * 8);
-	io_copy8(ring, b->ring, sizeof(*ring));
+	io_copy8(ring, b->ring, offsetof(struct wire_ring, sq_tail)); /* the tails go on meanwhile */
 	for (uint32_t i = threadIdx.x; i < 2 * n; i += blockDim.x)
 		io_header_bad(at, n)[i] = 0;
 	__syncthreads();

@@ -1,6 +1,8 @@
 /* sim.c - fibers, meetings, mbarriers and bulk copies of one thread block; see sim.h. */
 #include "exec/sim.h"
 
+#if !defined(__SANITIZE_THREAD__) /* sim_threads.c */
+
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -516,3 +518,5 @@ void sim_kernel(struct dev_block *const *blocks, uint32_t n, uint32_t sq_first, 
 		block_down(self);
 	}
 }
+
+#endif

@@ -6,7 +6,8 @@
  * Who runs next is drawn from a seed, and so is when a bulk copy happens: it reads its source and writes its
  * destination at any time between its issue and the wait that says it is over, and what it will overwrite is spoiled at
  * its issue. So an order that the code does not enforce is an order that some seed has. What it does not show: weak
- * ordering of memory, the proxies' fences, speed. Blocks of one kernel run one after the other.
+ * ordering of memory (sim_threads.c is for that, as far as ThreadSanitizer sees it), the proxies' fences, speed. Blocks
+ * of one kernel run one after the other.
  */
 #ifndef TUTTI_TEST_EXEC_SIM_H
 #define TUTTI_TEST_EXEC_SIM_H

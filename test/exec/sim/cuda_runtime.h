@@ -20,7 +20,11 @@
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
 #define __align__(n) __attribute__((aligned(n)))
+#if defined(__SANITIZE_THREAD__)
+#define __shared__ static
+#else
 #define __shared__ static _Thread_local /* a block is one thread of the system's */
+#endif
 #define IO_DYNAMIC(name) uint8_t *name = sim_dynamic()
 
 #define threadIdx sim_thread_index()

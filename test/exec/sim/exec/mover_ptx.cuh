@@ -9,13 +9,13 @@
 static inline uint32_t mover_load(const uint32_t *p)
 {
 	sim_yield();
-	return *p;
+	return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
 
 static inline void mover_store(uint32_t *p, uint32_t v)
 {
 	sim_yield();
-	*p = v;
+	__atomic_store_n(p, v, __ATOMIC_RELEASE);
 }
 
 static inline void mover_bar_init(uint64_t *bar, uint32_t n) { sim_bar_init(bar, n); }
