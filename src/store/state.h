@@ -201,7 +201,7 @@ int store_super_read(const struct store_media *m, uint32_t dev, struct wire_supe
 int store_super_check_devices(const struct store_media *m, const struct wire_super *super,
                               uint8_t damaged[TUTTI_DEVICES_MAX]);
 /* The fewest bytes of a pool whose segments have at least chunk_bytes on each device (segment_bytes 0: of a chosen
- * size), as format lays it out. 0: no pool has. */
+ * size), as format lays it out. 0: no pool has, or none below 64 TiB a device. */
 uint64_t store_super_least_bytes(uint32_t n_dev, uint32_t ranks, uint64_t segment_bytes, uint64_t chunk_bytes);
 /* Writes the sound copy over the damaged one of a device. */
 int store_super_heal(const struct store_media *m, uint32_t dev);

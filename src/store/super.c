@@ -20,6 +20,7 @@
 #define CHUNK_BYTES_MIN 8192u
 #define CHUNK_BYTES_MAX (1ull << 40)
 #define EPOCH_MAX ((1ull << 24) - 1)
+#define CHOSEN_BYTES_MAX (1ull << 30) /* where they are not too many */
 #define MIB (1ull << 20)
 
 static uint64_t super_sum(struct wire_super *w)
@@ -217,14 +218,17 @@ int store_probe(const struct store_media *m, uint32_t dev, struct store_probe *o
 
 /*
  * 1/64 of a member's range, between 64 MiB and 1 GiB: small enough to share a pool finely, large enough that a slot's
- * worth of loss at the end of a chunk is little. Below 2 GiB 1/32, so that small pools too have segments to hand out.
+ * worth of loss at the end of a chunk is little. Below 2 GiB 1/32, so that small pools too have segments to hand out;
+ * above 64 TiB as many as there may be.
  */
 static uint64_t choose_chunk(uint64_t range)
 {
 	uint64_t chunk = range / 64, least = CHUNK_BYTES_MIN;
 
-	if (chunk > 1024 * MIB)
-		return 1024 * MIB;
+	if (chunk > CHOSEN_BYTES_MAX) {
+		chunk = geom_round_up(range / SEGMENTS_MAX, MIB);
+		return chunk < CHOSEN_BYTES_MAX ? CHOSEN_BYTES_MAX : chunk > CHUNK_BYTES_MAX ? CHUNK_BYTES_MAX : chunk;
+	}
 	if (chunk >= 64 * MIB)
 		return chunk / MIB * MIB;
 	if (range >= 2048 * MIB)
@@ -289,6 +293,8 @@ uint64_t store_super_least_bytes(uint32_t n_dev, uint32_t ranks, uint64_t segmen
 {
 	uint64_t step = (uint64_t)n_dev * WIRE_PAGE_BYTES, little = 0, enough = 1; /* in steps */
 
+	if (!segment_bytes && chunk_bytes > CHOSEN_BYTES_MAX)
+		return 0; /* more than 64 TiB, for a chunk's sake */
 	while (!does(n_dev, ranks, enough * step, segment_bytes, chunk_bytes)) {
 		little = enough;
 		enough *= 2;
@@ -319,6 +325,12 @@ static int refuse_layout(const struct wire_super *w, uint64_t segment_bytes, int
 		    (unsigned long long)w->bytes, w->n_dev, w->n_dev == 1 ? "" : "s", w->ranks,
 		    w->ranks == 1 ? "" : "s", segment_bytes ? " and segments of that size" : "",
 		    (unsigned long long)store_super_least_bytes(w->n_dev, w->ranks, segment_bytes, 0));
+	if (!segment_bytes)
+		return err_set(-EINVAL,
+		               "%llu bytes over %u device%s are too many for a pool: a device, or a rank's share of it, "
+		               "is %u segments of %llu bytes at most; give fewer",
+		               (unsigned long long)w->bytes, w->n_dev, w->n_dev == 1 ? "" : "s", SEGMENTS_MAX,
+		               (unsigned long long)CHUNK_BYTES_MAX);
 	if (why == -E2BIG)
 		return err_set(
 		    -EINVAL,

@@ -559,6 +559,27 @@ static void a_refused_size_says_which_would_do(void)
 	}
 }
 
+/* Without a wish for segments every size is laid out, however large, until there is no way to. */
+static void a_large_pool_needs_no_segment_size(void)
+{
+	static const uint64_t bytes[] = {32ull << 40, (64ull << 40) + (1 << 20), 65ull << 40, 100ull << 40, 1ull << 53,
+	                                 1ull << 56};
+
+	for (size_t i = 0; i < sizeof(bytes) / sizeof(bytes[0]); i++)
+		for (uint32_t n = 1; n <= 16; n++) {
+			struct store_format_opts o = {.ranks = n % 5 + 1, .bytes = n * bytes[i]};
+			struct store_media m = {.n_dev = n};
+
+			for (uint32_t d = 0; d < m.n_dev; d++)
+				m.bytes[d] = INT64_MAX;
+			CHECK_EQ(store_format_check(&m, &o), 0);
+		}
+	CHECK_EQ(store_format_check(&(struct store_media){.n_dev = 1, .bytes = {INT64_MAX}},
+	                            &(struct store_format_opts){.ranks = 1, .bytes = 1ull << 58}),
+	         -EINVAL);
+	CHECK(strstr(err_text(), "too many"));
+}
+
 struct asked_pool {
 	uint32_t n_dev, ranks;
 	uint64_t bytes, segment_bytes;
@@ -653,6 +674,7 @@ int main(void)
 	CHECK_RUN(view_is_what_the_store_has);
 	CHECK_RUN(wrong_devices_are_named);
 	CHECK_RUN(a_refused_size_says_which_would_do);
+	CHECK_RUN(a_large_pool_needs_no_segment_size);
 	CHECK_RUN(a_model_that_does_not_fit_says_what_would_do);
 	CHECK_RUN(namespace_table_fills_up);
 	return check_end();
