@@ -280,8 +280,9 @@ int tutti_plan_open(struct tutti_lane *l, const void *blob, size_t bytes, const 
 /*
  * Issues all layers in one go (one kernel of up to 1023, layer after layer). -EINVAL: a store's plan, or a layer was
  * issued. -ESTALE: too late for the lease. -EAGAIN: queue full. After an error the leading layers may be issued and are
- * served all the same: issue the rest by tutti_retrieve_layer, or none (tutti_wait_layer refuses those). A block that
- * can't be read fails alone, at its layer; the completion blob says which blocks failed, not which layers were issued.
+ * served all the same: issue the rest by tutti_retrieve_layer, or none (tutti_wait_layer refuses those, and a plan that
+ * is finished without them says so of each block in its blob: -ECANCELED). A block that can't be read fails alone, at
+ * its layer.
  */
 int tutti_retrieve(struct tutti_plan *p);
 /*
