@@ -58,15 +58,19 @@ void fork_hold(void)
 	got = take();
 }
 
+/* As long as it may have the lock it holds: a signal handler that forks meanwhile asks for none. */
 void fork_let(void)
 {
-	int state = cancel;
+	int state = cancel, had = got;
 
-	if (--holds)
+	if (holds > 1) {
+		holds--;
 		return;
-	if (got)
-		pthread_mutex_unlock(&lock);
+	}
 	got = 0;
+	if (had)
+		pthread_mutex_unlock(&lock);
+	holds = 0;
 	pthread_setcancelstate(state, NULL);
 }
 

@@ -6,10 +6,12 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <x86intrin.h>
 
 #include "base/fork.h"
 #include "check.h"
@@ -240,6 +242,49 @@ static void forks_wait_for_nobody_who_waits_for_them(void)
 	CHECK(longest_ns < GIVES_UP_NS); /* nobody waited to a deadline */
 }
 
+/* The processor stops after each instruction (its trap flag), and after one of them the handler forks. */
+static int steps, fork_after;
+static uint64_t fork_took_ns;
+
+static void on_step(int number)
+{
+	uint64_t longest_ns = 0;
+	pid_t child;
+
+	(void)number;
+	if (steps++ != fork_after)
+		return;
+	child = timed_fork(&longest_ns);
+	if (!child)
+		_exit(0);
+	waitpid(child, NULL, 0);
+	fork_took_ns = longest_ns;
+}
+
+#define TRAP_FLAG 0x100ull
+
+/* A handler that forks, wherever in an open or a close its signal comes, waits for nobody: who has the lock is itself. */
+static void a_signal_handler_forks_anywhere(void)
+{
+	struct sigaction sa = {.sa_handler = on_step}, was;
+
+	WITHOUT_TSAN();
+	fork_hold(); /* a stepped call looks up no symbol */
+	fork_let();
+	fork_took_ns = 0;
+	CHECK_EQ(sigaction(SIGTRAP, &sa, &was), 0);
+	for (fork_after = 0, steps = 1; fork_after < steps && fork_took_ns < GIVES_UP_NS; fork_after += 2) {
+		steps = 0;
+		__writeeflags(__readeflags() | TRAP_FLAG);
+		fork_hold();
+		fork_let();
+		__writeeflags(__readeflags() & ~TRAP_FLAG);
+	}
+	sigaction(SIGTRAP, &was, NULL);
+	CHECK(steps > 20);
+	CHECK(fork_took_ns < GIVES_UP_NS);
+}
+
 int main(void)
 {
 	CHECK_RUN(who_waits_is_served_before_who_asks_again);
@@ -247,5 +292,6 @@ int main(void)
 	CHECK_RUN(children_close_descriptors_of_any_number);
 	CHECK_RUN(a_cancelled_thread_keeps_no_lock);
 	CHECK_RUN(forks_wait_for_nobody_who_waits_for_them);
+	CHECK_RUN(a_signal_handler_forks_anywhere);
 	return check_end();
 }
