@@ -326,11 +326,12 @@ static int refuse_layout(const struct wire_super *w, uint64_t segment_bytes, int
 		    w->ranks == 1 ? "" : "s", segment_bytes ? " and segments of that size" : "",
 		    (unsigned long long)store_super_least_bytes(w->n_dev, w->ranks, segment_bytes, 0));
 	if (!segment_bytes)
-		return err_set(-EINVAL,
+		return err_set(
+		    -EINVAL,
 		               "%llu bytes over %u device%s are too many for a pool: a device, or a rank's share of it, "
 		               "is %u segments of %llu bytes at most; give fewer",
-		               (unsigned long long)w->bytes, w->n_dev, w->n_dev == 1 ? "" : "s", SEGMENTS_MAX,
-		               (unsigned long long)CHUNK_BYTES_MAX);
+		    (unsigned long long)w->bytes, w->n_dev, w->n_dev == 1 ? "" : "s", SEGMENTS_MAX,
+		    (unsigned long long)CHUNK_BYTES_MAX);
 	if (why == -E2BIG)
 		return err_set(
 		    -EINVAL,

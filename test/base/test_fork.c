@@ -263,7 +263,8 @@ static void on_step(int number)
 
 #define TRAP_FLAG 0x100ull
 
-/* A handler that forks, wherever in an open or a close its signal comes, waits for nobody: who has the lock is itself. */
+/* A handler that forks, wherever in an open or a close its signal comes, waits for nobody: who has the lock is itself.
+ */
 static void a_signal_handler_forks_anywhere(void)
 {
 	struct sigaction sa = {.sa_handler = on_step}, was;
