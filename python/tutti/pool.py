@@ -354,11 +354,11 @@ def open_or_make(paths: Paths, size: int | str | None, spec: NamespaceSpec, *, r
     try:
         return pool, pool.namespace(spec), made
     except InvalidError as e:
+        for name in filter(os.path.isfile, names if made else ()):
+            os.unlink(name)  # while it is ours: nobody else can have opened it
         pool.close()
         if not made:
             raise
-        for name in names:
-            os.unlink(name)
         raise InvalidError(errno.EINVAL, f"{e.strerror}. The pool of size {size!r} that was just made at {names[0]} is "
                                          "removed again; give a larger size") from None
     except BaseException:
