@@ -116,11 +116,16 @@ static int check_unused(int fd, const char *path)
 	int pid, rc;
 
 	if (lock_wait_lanes(fd, 0, port_now_ns() + LOCK_ORPHAN_NS, &pid))
-		return err_set(-EBUSY, "%s: process %d has it open as a pool", path, pid);
+		return err_set(-EBUSY, "%s: process %d has it open as a pool; stop it, or name another path", path,
+		               pid);
 	rc = lock_store(fd);
 	if (rc == -EBUSY && lock_store_held(fd, &pid) && pid)
-		return err_set(rc, "%s: process %d has it open as a pool, or formats it", path, pid);
-	return rc == -EBUSY ? err_set(rc, "%s: another process has it open", path) : rc;
+		return err_set(rc, "%s: process %d has it open as a pool, or formats it; stop it, or name another path",
+		               path, pid);
+	return rc == -EBUSY
+	           ? err_set(rc, "%s: another process has it open (fuser names it); stop it, or name another path",
+	                     path)
+	           : rc;
 }
 
 static int open_file(struct work *w, uint32_t i)

@@ -401,6 +401,14 @@ static int wait_step(struct tutti_plan *p, uint32_t at, uint64_t deadline_ns)
 	}
 }
 
+/* What errno has words of its own for, which are not these. */
+static const char *block_reason(int rc)
+{
+	return rc == -EBADMSG ? "damaged: a checksum differs"
+	       : rc == -ESTALE ? "its slot holds another block, or none"
+	                       : err_name(rc);
+}
+
 int tutti_wait_layer(struct tutti_plan *p, uint32_t layer, uint64_t deadline_ns)
 {
 	int rc;
@@ -416,7 +424,8 @@ int tutti_wait_layer(struct tutti_plan *p, uint32_t layer, uint64_t deadline_ns)
 		    rc, rc == -ETIMEDOUT ? "layer %u: no answer by the deadline" : "layer %u: the lane is dead", layer);
 	/* Any failure so far, of this layer or one before it: a block is whole or it is not. */
 	rc = (int)port_load_acquire32(p->dev.first_error);
-	return rc ? err_set(rc, "layer %u: at least one block failed (%s); recompute from there", layer, err_name(rc))
+	return rc ? err_set(rc, "layer %u: at least one block failed (%s); recompute from there", layer,
+	                    block_reason(rc))
 	          : 0;
 }
 

@@ -295,6 +295,7 @@ static void zeroed_page(void)
 	begin_stored(&plain);
 	patch(object_offset(7, 2, 1, 0) + 8192, zeros, sizeof(zeros));
 	only_this_fails(7);
+	CHECK(strstr(tutti_error_message(), "a checksum differs"));
 	store_again();
 	end();
 }
@@ -337,6 +338,7 @@ static void header_of_another_block(void)
 	fetch(header_offset(9, 0), h, sizeof(h)); /* sound, but says that this slot holds block 9 */
 	patch(header_offset(2, 0), h, sizeof(h));
 	only_this_fails(2);
+	CHECK(strstr(tutti_error_message(), "its slot holds another block"));
 	end();
 }
 
