@@ -331,8 +331,9 @@ int tutti_plan_finish(struct tutti_plan *p, uint64_t deadline_ns, void *blob, si
 /*
  * The whole of it in one call, for a program that holds both sides and has nothing to compute meanwhile: moves all n
  * blocks of a lease into the engine's blocks, or of a reservation out of them, waits, tells the store, releases. Errors
- * as of the calls above; after one of tutti_plan_blob or tutti_plan_open the lease is still there. *bad (may be NULL):
- * blocks that failed, as tutti_complete counts them; 0 is returned all the same. -EIO: some failed, and bad is NULL.
+ * as of the calls above, and -EINVAL: n is not all of a reservation; after that, or one of tutti_plan_blob or
+ * tutti_plan_open, the lease is still there. *bad (may be NULL): blocks that failed, as tutti_complete counts them; 0
+ * is returned all the same. -EIO: some failed, and bad is NULL.
  */
 int tutti_move(struct tutti_ns *ns, struct tutti_lane *l, const struct tutti_lease *lease, const uint64_t *blocks,
                size_t n, size_t *bad);

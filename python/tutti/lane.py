@@ -147,7 +147,8 @@ class Lane:
         engine's blocks, or of a reservation out of them, waits, completes, releases. Returns how many blocks failed.
 
         blocks: a number for each block of the lease, as for plan(). Errors as of plan_blob, plan, retrieve,
-        store_layer and finish; after one of the first two the lease is still there.
+        store_layer and finish; after one of the first two the lease is still there. InvalidError, and likewise: fewer
+        numbers than a reservation has blocks.
         """
         numbers, bad = integers_of(blocks, "uint64_t", "Q"), ffi.new("size_t *")
         return self._move(namespace, ffi.new("struct tutti_lease *", tuple(lease)), numbers, bad)

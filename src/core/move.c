@@ -16,6 +16,26 @@ static int issue(struct tutti_plan *p)
 	return rc;
 }
 
+/* What of a reservation is not moved would be given up without a word. */
+static int check_whole(struct tutti_ns *ns, const struct tutti_lease *lease, const struct wire_blob *plan, size_t n)
+{
+	size_t bytes = tutti_plan_blob_bytes(1), done;
+	void *next = plan->op == TUTTI_STORE ? malloc(bytes) : NULL;
+	int more;
+
+	if (plan->op != TUTTI_STORE)
+		return 0;
+	if (!next)
+		return err_set(-ENOMEM, "tutti_move: no memory");
+	more = tutti_plan_blob(ns, lease, n, 1, next, bytes, &done) == 0;
+	free(next);
+	return more ? err_set(-EINVAL,
+	                      "tutti_move: the reservation has more than %zu blocks, and what is not moved of "
+	                      "it would be given up; give a block of the engine for each",
+	                      n)
+	            : 0;
+}
+
 int tutti_move(struct tutti_ns *ns, struct tutti_lane *l, const struct tutti_lease *lease, const uint64_t *blocks,
                size_t n, size_t *bad)
 {
@@ -30,6 +50,8 @@ int tutti_move(struct tutti_ns *ns, struct tutti_lane *l, const struct tutti_lea
 	if (!blob)
 		return err_set(bytes ? -ENOMEM : -EINVAL, "tutti_move: no memory for a plan of %zu blocks", n);
 	rc = tutti_plan_blob(ns, lease, 0, n, blob, bytes, &done);
+	if (!rc)
+		rc = check_whole(ns, lease, blob, n);
 	if (!rc)
 		rc = tutti_plan_open(l, blob, done, blocks, n, &p);
 	if (rc) {

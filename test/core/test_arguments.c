@@ -203,8 +203,10 @@ static void null_plan_calls(void)
 	struct tutti_lease lease;
 	struct tutti_plan *p;
 	struct tutti_lane *l;
+	struct tutti_key other[N];
+	struct tutti_lease resv;
 	uint8_t blob[1024];
-	size_t n, bytes;
+	size_t n, bytes, first;
 
 	begin();
 	lo.paths = r.paths;
@@ -228,6 +230,11 @@ static void null_plan_calls(void)
 	REFUSED(tutti_move(r.ns, l, &lease, blocks, 0, &n), -EINVAL, "blocks");
 	REFUSED(tutti_move(r.ns, l, &lease, blocks, SIZE_MAX, &n), -EINVAL, "blocks");
 	REFUSED(tutti_move(r.ns, l, &lease, blocks, N + 1, &n), -EINVAL, "lease of");
+	rig_keys(&r, 99, N, other);
+	CHECK_EQ(tutti_reserve(r.ns, NULL, other, N, UINT64_MAX, &first, &n, &resv), 0);
+	REFUSED(tutti_move(r.ns, l, &resv, blocks, N - 1, &n), -EINVAL, "more than");
+	CHECK_EQ(tutti_move(r.ns, l, &resv, blocks, N, &n), 0); /* it was still there, whole */
+	CHECK_EQ(n, 0);
 	CHECK_EQ(tutti_plan_open(l, blob, bytes, blocks, N, &p), 0);
 	REFUSED(tutti_retrieve(NULL), -EINVAL, "retrieve");
 	REFUSED(tutti_retrieve_layer(NULL, 0), -EINVAL, "retrieve");
