@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """tools/run-tests counts right, and takes no crash, hang or lie for a pass."""
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -16,6 +17,7 @@ SCRIPTS = {
     "bad": ("echo not ok broken; echo '2 passed, 1 failed, 0 skipped'; exit 1", 2, 1, 0, "broken"),
     "crash": ("kill -SEGV $$", 0, 1, 0, "SIGSEGV"),
     "late_crash": ("echo '3 passed, 0 failed, 0 skipped'; kill -ABRT $$", 3, 1, 0, "SIGABRT"),
+    "interrupted": ("kill -INT $$; sleep 1; echo '1 passed, 0 failed, 0 skipped'", 0, 1, 0, "SIGINT"),
     "hang": ("sleep 60", 0, 1, 0, "ran over its 2 s"),
     "silent": ("true", 0, 1, 0, "no closing line"),
     "more_after_the_end": ("echo '1 passed, 0 failed, 0 skipped'; echo more", 0, 1, 0, "no closing line"),
@@ -38,6 +40,7 @@ def check(name, good, output, counts):
 
 def main():
     counts = [0, 0]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background; tests have it all the same
     with tempfile.TemporaryDirectory() as folder:
         paths = {}
         for name, (script, *_) in SCRIPTS.items():
