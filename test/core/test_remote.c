@@ -33,9 +33,6 @@ FAKE_GPU_AS_CUDA
 static void round_trip(struct rig_shape shape)
 {
 	struct tutti_lane_info info;
-	struct tutti_key keys[N];
-	uint64_t blocks[N];
-	size_t stored, hit, bad;
 	struct rig r;
 
 	shape.accel = &fake_gpu_accel;
@@ -43,19 +40,7 @@ static void round_trip(struct rig_shape shape)
 	CHECK_EQ(tutti_lane_get_info(r.lane[0], &info), 0);
 	CHECK(!strncmp(info.executor, "cuda", 4) && info.why[0]);
 	CHECK(info.accel_bytes > 1 << 20 && info.accel_bytes < 32000000);
-	rig_keys(&r, 1, N, keys);
-	gpu_lab_scatter(blocks, shape.blocks, 1);
-	CHECK_EQ(rig_store(&r, keys, N, blocks, &stored), 0);
-	CHECK_EQ(stored, N);
-	for (int per_layer = 0; per_layer < 2; per_layer++) {
-		rig_wipe(&r, 0);
-		gpu_lab_scatter(blocks, shape.blocks, 3 + (uint64_t)per_layer);
-		CHECK_EQ(rig_retrieve(&r, keys, N, blocks, per_layer, &hit, &bad), 0);
-		CHECK_EQ(hit, N);
-		CHECK_EQ(bad, 0);
-		for (size_t i = 0; i < N; i++)
-			CHECK_EQ(rig_wrong(&r, 0, blocks[i], &keys[i]), 0);
-	}
+	gpu_lab_round_trip(&r);
 	rig_down(&r);
 }
 

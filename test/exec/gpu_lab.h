@@ -58,6 +58,30 @@ static inline size_t gpu_lab_end(struct rig *r, struct tutti_plan *p, const stru
 	return bad;
 }
 
+/* Stores a chain, wipes the memory, retrieves it elsewhere, both ways; every byte of every rank. */
+static inline void gpu_lab_round_trip(struct rig *r)
+{
+	struct tutti_key keys[GPU_LAB_N];
+	uint64_t blocks[GPU_LAB_N];
+	size_t stored, hit, bad;
+
+	rig_keys(r, 1, GPU_LAB_N, keys);
+	gpu_lab_scatter(blocks, r->shape.blocks, 1);
+	CHECK_EQ(rig_store(r, keys, GPU_LAB_N, blocks, &stored), 0);
+	CHECK_EQ(stored, GPU_LAB_N);
+	for (int per_layer = 0; per_layer < 2; per_layer++) {
+		for (uint32_t rank = 0; rank < r->shape.ranks; rank++)
+			rig_wipe(r, rank);
+		gpu_lab_scatter(blocks, r->shape.blocks, 3 + (uint64_t)per_layer);
+		CHECK_EQ(rig_retrieve(r, keys, GPU_LAB_N, blocks, per_layer, &hit, &bad), 0);
+		CHECK_EQ(hit, GPU_LAB_N);
+		CHECK_EQ(bad, 0);
+		for (uint32_t rank = 0; rank < r->shape.ranks; rank++)
+			for (size_t i = 0; i < GPU_LAB_N; i++)
+				CHECK_EQ(rig_wrong(r, rank, blocks[i], &keys[i]), 0);
+	}
+}
+
 static inline int gpu_lab_entries(const char *folder)
 {
 	DIR *d = opendir(folder);

@@ -25,31 +25,14 @@ static void on_gpu(const struct rig *r)
 
 static void round_trip(struct rig_shape shape)
 {
-	struct tutti_key keys[N];
 	struct tutti_lane_stats st;
-	uint64_t blocks[N];
-	size_t stored, hit, bad;
 	struct rig r;
 
 	gpu_lab_need();
 	shape.accel = rig_gpu();
 	rig_up(&r, &shape);
 	on_gpu(&r);
-	rig_keys(&r, 1, N, keys);
-	gpu_lab_scatter(blocks, shape.blocks, 1);
-	CHECK_EQ(rig_store(&r, keys, N, blocks, &stored), 0);
-	CHECK_EQ(stored, N);
-	for (int per_layer = 0; per_layer < 2; per_layer++) {
-		for (uint32_t rank = 0; rank < r.shape.ranks; rank++)
-			rig_wipe(&r, rank);
-		gpu_lab_scatter(blocks, shape.blocks, 3 + (uint64_t)per_layer);
-		CHECK_EQ(rig_retrieve(&r, keys, N, blocks, per_layer, &hit, &bad), 0);
-		CHECK_EQ(hit, N);
-		CHECK_EQ(bad, 0);
-		for (uint32_t rank = 0; rank < r.shape.ranks; rank++)
-			for (size_t i = 0; i < N; i++)
-				CHECK_EQ(rig_wrong(&r, rank, blocks[i], &keys[i]), 0);
-	}
+	gpu_lab_round_trip(&r);
 	CHECK_EQ(tutti_lane_stats(r.lane[0], &st), 0);
 	CHECK_EQ(st.failed_objects, 0);
 	CHECK(st.bounced_bytes > 0 && st.direct_bytes == 0);

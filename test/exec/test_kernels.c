@@ -58,10 +58,8 @@ static struct rig_shape draw_shape(uint64_t *seed)
 
 static void round_trip(uint64_t seed, int small)
 {
-	uint64_t draws = seed, blocks[N];
+	uint64_t draws = seed;
 	struct rig_shape shape = draw_shape(&draws);
-	struct tutti_key keys[N];
-	size_t stored, hit, bad;
 	uint64_t checked, damaged;
 	struct rig r;
 
@@ -69,19 +67,7 @@ static void round_trip(uint64_t seed, int small)
 	       (unsigned long long)shape.segment_bytes);
 	sim_use(&(struct sim_opts){.seed = seed, .small = small});
 	rig_up(&r, &shape);
-	rig_keys(&r, 1, N, keys);
-	gpu_lab_scatter(blocks, shape.blocks, 1);
-	CHECK_EQ(rig_store(&r, keys, N, blocks, &stored), 0);
-	CHECK_EQ(stored, N);
-	for (int per_layer = 0; per_layer < 2; per_layer++) {
-		rig_wipe(&r, 0);
-		gpu_lab_scatter(blocks, shape.blocks, 3 + (uint64_t)per_layer);
-		CHECK_EQ(rig_retrieve(&r, keys, N, blocks, per_layer, &hit, &bad), 0);
-		CHECK_EQ(hit, N);
-		CHECK_EQ(bad, 0);
-		for (size_t i = 0; i < N; i++)
-			CHECK_EQ(rig_wrong(&r, 0, blocks[i], &keys[i]), 0);
-	}
+	gpu_lab_round_trip(&r);
 	/* The CPU's code finds the sums right that these kernels made. */
 	CHECK_EQ(tutti_verify(r.ns, 0, NULL, NULL, &checked, &damaged), 0);
 	CHECK_EQ(checked, N);
